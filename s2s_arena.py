@@ -1,0 +1,2443 @@
+"""S2S-Arena as a Hugging Face dataset: spoken instructions for speech-to-speech models.
+
+    import s2s_arena
+    from datasets import load_dataset
+
+    ds = load_dataset("s2s_arena", "Social Companionship", split="test")
+    ds[0]["audio"]["array"]  # float32, shape (num_frames,), 24 kHz
+
+The file has three layers, in this order: facts of the benchmark; pure functions from bytes to
+records and waveforms; and the shell (feature, roots, builder, registration), the only code that
+opens files. `datasets` replaces `open`, `os.path.join` and some more names in this module by
+versions that split names at `::`, so files are opened with `io.open`, listed with `os.scandir`
+and paths are joined with an f-string.
+"""
+
+import argparse
+import collections
+import dataclasses
+import difflib
+import functools
+import glob
+import hashlib
+import io
+import json
+import logging
+import math
+import multiprocessing
+import os
+import re
+import shutil
+import statistics
+import struct
+import sys
+import unicodedata
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+# ------------------------------------------------------------------------------------------------
+# 1. Facts: the benchmark, each with its source
+# ------------------------------------------------------------------------------------------------
+
+__version__ = "0.1.0"
+
+VERSION = datasets.Version("1.0.0")
+"""Version of the embedded edition: goes up when one of its rows or samples changes."""
+
+OFFICIAL_REPO_ID = "FreedomIntelligence/S2S-Arena"
+HOMEPAGE = f"https://huggingface.co/datasets/{OFFICIAL_REPO_ID}"
+LICENSE = "cc-by-nc-sa-4.0"
+DESCRIPTION = (
+    "S2S-Arena evaluates speech-to-speech models on following instructions that are spoken, "
+    "paralinguistic information included: 4 domains, 21 tasks, 154 instructions, levels L0 to L3."
+)
+# As arXiv prints it for 2503.05085.
+CITATION = """\
+@article{jiang2025s2sarena,
+  title={S2S-Arena, Evaluating Speech2Speech Protocols on Instruction Following with \
+Paralinguistic Information},
+  author={Jiang, Feng and Lin, Zhiyu and Bu, Fan and Du, Yuhao and Wang, Benyou and Li, Haizhou},
+  journal={arXiv preprint arXiv:2503.05085},
+  year={2025}
+}
+"""
+
+SAMPLING_RATE = 24_000
+"""Hz. The rate that the paper brings all recordings to, for fairness (section 4.2)."""
+
+SPLIT = "test"
+
+# Speech in -> speech out, "semantic" or "semantic and paralinguistic" (paper, section 3.2):
+# L0 s -> s, L1 sp -> s, L2 s -> sp, L3 sp -> sp. The paper's second version counts from L1.
+LEVELS = ("L0", "L1", "L2", "L3")
+
+CATEGORIES = ("Education", "Social Companionship", "Entertainment", "Medical Consultation")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """One task of the paper's table 3, with what the published files call it.
+
+    Attributes:
+        name: The paper's name.
+        category: One of CATEGORIES.
+        folder: Folder of its recordings in the official repository.
+        num_entries: Entries in version 1 of the benchmark (154 in all).
+        description: The paper's evaluation target, also `task_description` in the public JSON.
+        spellings: Other task strings in the public JSON; None where no entry has been seen, so
+            that folder and category may name the task.
+    """
+
+    name: str
+    category: str
+    folder: str
+    num_entries: int
+    description: str
+    spellings: tuple[str, ...] | None = ()
+
+
+# fmt: off
+_TASKS = (
+    # name, category, folder, number of entries; description; other spellings
+    _Task("Pronunciation correction", "Education", "pronounciation", 5,
+          "Can the model correct inaccurate pronunciations?",
+          ("Correcting pronunciation ability",)),
+    _Task("Emphasis control", "Education", "stress", 5,
+          "Can the model understand stress emphasis and emphasize specific content with the "
+          "right stress?"),
+    _Task("Rhythm control", "Education", "rhythm", 7,
+          "Can the model adjust the output pace, speaking faster or slower as required?",
+          ("Rhythm control capabilities",)),
+    _Task("Polyphonic word comprehension", "Education", "polyphone", 6,
+          "Can the model accurately understand polyphonic word?"),
+    _Task("Pause and segmentation", "Education", "pause", 4,
+          "Can the model accurately pause and segment in ambiguous cases?", None),
+    _Task("Cross-lingual emotional translation", "Education", "translation", 14,
+          "Can the model accurately convey emotions during translation?",
+          ("Cross-language translation with emotion",)),
+    _Task("Language consistency", "Education", "language", 6,
+          "Does the model respond in the same language as the query when asked in different "
+          "languages?", None),
+    _Task("Implication understanding", "Social Companionship", "humor", 4,
+          "Can the model respond humorously, understanding implied meanings?", None),
+    _Task("Sarcasm detection", "Social Companionship", "irony", 3,
+          "Can the model detect sarcasm in phrases like “You’re amazing!”?",
+          ("Sarcasm detections",)),
+    _Task("Identity-based response", "Social Companionship", "identity", 16,
+          "Can the model adapt responses based on the user’s age (child, adult, elderly) and "
+          "handle identity-based queries?", ("Identity coping ability",)),
+    _Task("Emotion recognition and expression", "Social Companionship", "emotion", 24,
+          "Can the model recognize emotions and provide appropriate responses based on "
+          "different emotions?"),
+    _Task("Singing capability", "Entertainment", "sing", 7,
+          "Can the model sing a song upon request?", ("Singing ability",)),
+    _Task("Natural sound simulation", "Entertainment", "nature", 5,
+          "Can the model simulate certain natural sounds?"),
+    _Task("Poetry recitation", "Entertainment", "poetry", 4,
+          "Can the model recite poems?", None),
+    _Task("Role-playing", "Entertainment", "role", 4,
+          "Can the model simulate a character with specific age, gender, accent, and voice tone?"),
+    _Task("Storytelling", "Entertainment", "story", 5,
+          "Can the model narrate a story with emotional depth?", None),
+    _Task("Tongue twisters", "Entertainment", "tongue_twister", 9,
+          "Can the model correctly pronounce a given tongue twister?",
+          ("Tongue twisters capabilities",)),
+    _Task("Stand-up comedy/skit performance", "Entertainment", "crosstalk", 8,
+          "Can the model perform a skit, playing both roles in a comedic dialogue?",
+          ("Crosstalk ability",)),
+    _Task("Querying symptoms", "Medical Consultation", "illness", 6,
+          "Can the model answer questions related to symptoms?"),
+    _Task("Health consultation", "Medical Consultation", "healthcare", 7,
+          "Can the model provide general health advice?"),
+    _Task("Psychological comfort", "Medical Consultation", "psychological", 5,
+          "Can the model provide comforting psychological support?"),
+)
+# fmt: on
+
+TASKS = tuple(task.name for task in _TASKS)
+
+_REQUIRED_FIELDS = (
+    "id",
+    "input_path",
+    "text",
+    "task",
+    "task_description",
+    "language",
+    "category",
+    "level",
+)
+# Kinds of noise from the MS-SNSD set, in files named `<folder><k>_<kind>_<n>.wav`.
+NOISES = (
+    "Typing",
+    "AirConditioner",
+    "AirportAnnouncements",
+    "VacuumCleaner",
+    "CopyMachine",
+    "Munching",
+    "Neighbor",
+    "ShuttingDoor",
+)
+
+_OPTIONAL_FIELDS = ("text_cn", "noise")  # text_cn is missing on the Chinese entries
+
+# The embedded edition has as many entries as the benchmark, so these counts verify its load.
+_NUM_ENTRIES = collections.Counter({"all": sum(task.num_entries for task in _TASKS)})
+for _task in _TASKS:
+    _NUM_ENTRIES[_task.category] += _task.num_entries
+
+# ------------------------------------------------------------------------------------------------
+# 2. Pure: metadata to records, bytes to waveforms; no files
+# ------------------------------------------------------------------------------------------------
+
+
+class MetadataError(ValueError):
+    """What the metadata says can't be right; the message lists every problem with its place."""
+
+
+class AudioError(ValueError):
+    """A file can't be decoded to what it claims to be; the message names the file and why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with one data folder.
+
+    Attributes:
+        severity: "error" (the loader refuses it) or "warning" (it loads, but deserves a look).
+        file: Metadata file, or the audio file that no entry names; relative to the data root.
+        row: Position of the entry in its file, counted from 0; None if it concerns the file.
+        id: The entry's id as far as it is known.
+        what: What was found.
+        expected: What should be there, or what to do.
+    """
+
+    severity: str
+    file: str
+    row: int | None
+    id: str | None
+    what: str
+    expected: str
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f" row {self.row}"
+        entry_id = "" if self.id is None else f" (id {self.id!r})"
+        return f"{self.file}{row}{entry_id}: {self.what}; {self.expected}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Utterance:
+    """One recorded instruction: the columns of its row, `audio` aside.
+
+    Attributes:
+        id: Key of the row, unique.
+        input_path: Where the recording lies below the data root, POSIX, without `./` or `input/`.
+        text: Transcript with its marks, such as `[emotion: sad]` or `(emphasized)`.
+        emotion: Read from a leading `[emotion: x]` mark, else None.
+        task: The paper's name where the entry is recognised, else the entry's own.
+        task_description: The paper's evaluation target.
+        text_cn: Chinese translation; None on the Chinese entries.
+        language: Language of the instruction, such as "English".
+        category: One of CATEGORIES.
+        level: One of LEVELS.
+        noise: Kind of noise that was added, if any.
+    """
+
+    id: str
+    input_path: str
+    text: str
+    emotion: str | None
+    task: str
+    task_description: str
+    text_cn: str | None
+    language: str
+    category: str
+    level: str
+    noise: str | None
+
+
+_TEXT_COLUMNS = tuple(field.name for field in dataclasses.fields(Utterance))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of a metadata file, where it stood and what could be made of it.
+
+    Attributes:
+        file: The metadata file.
+        row: Position in it, counted from 0.
+        id: None if it has none that is a string.
+        path: The recording's path below the root, with `input/` if it is written so; None if it
+            must not be opened.
+        utterance: None if the entry didn't pass its checks.
+    """
+
+    file: str
+    row: int
+    id: str | None
+    path: str | None
+    utterance: Utterance | None
+
+    @property
+    def place(self) -> str:
+        return f"{self.file} row {self.row} (id {self.id!r})"
+
+    def problem(self, what: str, expected: str, severity: str = "error") -> Problem:
+        return Problem(severity, self.file, self.row, self.id, what, expected)
+
+
+# --- Parsing one metadata file ------------------------------------------------------------------
+
+
+class _NotJson(str):
+    """NaN, Infinity or -Infinity: Python's json reads them, JSON has no such values."""
+
+    __slots__ = ()
+
+
+class _RepeatedKeys(dict[str, Any]):
+    """A JSON object that gives a key more than once; `repeated` names them."""
+
+    repeated: tuple[str, ...] = ()
+
+
+def _to_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entry = dict(pairs)
+    if len(entry) == len(pairs):
+        return entry
+    counts = collections.Counter(key for key, _ in pairs)
+    marked = _RepeatedKeys(entry)
+    marked.repeated = tuple(key for key, count in counts.items() if count > 1)
+    return marked
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_to_object, parse_constant=_NotJson)
+
+
+def _parse_json_lines(text: str) -> list[Any]:
+    """Read one value a line; a line that isn't JSON becomes a `_NotJson`, so its row reports it."""
+    values: list[Any] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            values.append(_parse_json(line))
+        except (ValueError, RecursionError) as error:
+            values.append(_NotJson(f"line {number} ({error})"))
+    return values
+
+
+def _looks_like_entry(value: Any) -> bool:
+    return isinstance(value, dict) and "id" in value and "input_path" in value
+
+
+def _decode_text(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it is UTF-16")
+    return content.decode("utf-8-sig")
+
+
+def _parse_rows(content: bytes, file: str) -> tuple[list[Any], list[Problem]]:
+    """Read a metadata file, a JSON list or JSON Lines, as raw rows; and what is wrong with it."""
+
+    def problem(what: str, expected: str) -> tuple[list[Any], list[Problem]]:
+        return [], [Problem("error", file, None, None, what, expected)]
+
+    try:
+        text = _decode_text(content)
+    except ValueError as error:
+        return problem(f"not UTF-8 ({error})", "save it as UTF-8, with or without BOM")
+    if not text.strip():
+        return problem("the file is empty", "expected a JSON list of entries; get a fresh copy")
+    try:
+        value = _parse_json(text)
+    except RecursionError:
+        return problem("nested too deeply", "expected a JSON list of flat objects")
+    except ValueError as error:
+        # One entry a line, the form of JSON Lines: {"id": "emotion_audio_0", ...}
+        if text.lstrip().startswith("{") and str(error).startswith("Extra data"):
+            return _parse_json_lines(text), []
+        return problem(f"not valid JSON ({error})", "if it was cut short, get a fresh copy")
+    if _looks_like_entry(value):
+        return [value], []
+    if not isinstance(value, list):
+        return problem(f"found {_describe(value)}", "expected a JSON list of entries")
+    if not value:
+        return problem("the list is empty", "expected a JSON list of entries")
+    return value, []
+
+
+def _describe(value: Any) -> str:
+    """Say in a few words what a JSON value is: `an object with keys 'data', 'version'`."""
+    if isinstance(value, dict):
+        keys = ", ".join(repr(key) for key in list(value)[:8])
+        return f"an object with keys {keys}" if keys else "an empty object"
+    if isinstance(value, _NotJson):
+        return f"{value:s}, which is not JSON"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f"{_short(value)} ({type(value).__name__})"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# --- One entry ----------------------------------------------------------------------------------
+
+_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
+
+
+def _fold_quotes(text: str) -> str:
+    return text.translate(_QUOTES)
+
+
+_TASK_BY_NAME = {
+    _fold_quotes(spelling): task.name
+    for task in _TASKS
+    for spelling in (task.name, *(task.spellings or ()))
+}
+_TASK_BY_DESCRIPTION = {_fold_quotes(task.description): task.name for task in _TASKS}
+_TASK_BY_FOLDER = {
+    (task.folder, task.category): task.name for task in _TASKS if task.spellings is None
+}
+_EMOTION = re.compile(r"\[emotion:\s*([^\]]*?)\s*\]")
+
+
+def _canonical_task(task: str, description: str, input_path: str, category: str) -> str:
+    """Return the paper's name of the task, or `task` as it stands where it isn't recognised."""
+    return (
+        _TASK_BY_NAME.get(_fold_quotes(task))
+        or _TASK_BY_DESCRIPTION.get(_fold_quotes(description))
+        or _TASK_BY_FOLDER.get((input_path.partition("/")[0], category))
+        or task
+    )
+
+
+def _emotion_of(text: str) -> str | None:
+    """Return x of a leading mark: `[emotion: happy]Kids are talking by the door` -> happy."""
+    mark = _EMOTION.match(text)
+    return mark[1] or None if mark else None
+
+
+class _UnsafePathError(ValueError):
+    """A path in the metadata that must not be opened."""
+
+
+def _to_relative_path(written: str) -> str:
+    """Return the path below the data root, POSIX, with `input/` if it is written so.
+
+    Seen: `./emotion/audio_0.wav` (dataset card), `/input/emotion/audio_0.wav` (web arena),
+    `input/emotion/audio_0.wav` (human results). Backslashes are separators.
+
+    Raises:
+        _UnsafePathError: If it is absolute, a URL, or leads out of the root.
+    """
+    path = written.replace("\\", "/")
+    if "\0" in path:
+        raise _UnsafePathError("holds a NUL character")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+        raise _UnsafePathError("is a URL")
+    if re.match(r"[A-Za-z]:", path):
+        raise _UnsafePathError("starts with a drive letter")
+    if path.startswith("/") and not path.startswith("/input/"):
+        raise _UnsafePathError("is absolute")
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and not parts:
+            raise _UnsafePathError("leaves the data folder")
+        if part == "..":
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    if not parts:
+        raise _UnsafePathError("names no file")
+    return "/".join(parts)
+
+
+def _to_input_path(path: str) -> str:
+    return path.removeprefix("input/")
+
+
+def _candidate_paths(path: str) -> tuple[str, str]:
+    """Return where the file may lie: as written, then with `input/` taken away or put in front."""
+    stripped = _to_input_path(path)
+    return (path, f"input/{path}") if stripped == path else (path, stripped)
+
+
+def _is_encodable(text: str) -> bool:
+    """Tell whether Arrow can store the text, which a lone surrogate prevents."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+_Found = tuple[str, str]  # what was found, what was expected
+
+
+def _check_field(entry: dict[str, Any], field: str) -> _Found | None:
+    """Return what is wrong with the type of one field, if anything is."""
+    if field not in entry:
+        return (f"{field} is missing", "expected a string") if field in _REQUIRED_FIELDS else None
+    value = entry[field]
+    if value is None and field in _OPTIONAL_FIELDS:
+        return None
+    if not isinstance(value, str) or isinstance(value, _NotJson):
+        or_null = " or null" if field in _OPTIONAL_FIELDS else ""
+        return f"{field} is {_describe(value)}", f"expected a string{or_null}"
+    if not _is_encodable(value):
+        return f"{field} is {_short(value)}, with a lone surrogate", "expected valid Unicode"
+    if field in ("id", "input_path") and not value.strip():
+        return f"{field} is {value!r}", "expected a name"
+    return None
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    folded = {name.strip().casefold(): name for name in known}
+    near = difflib.get_close_matches(word.strip().casefold(), folded, n=1, cutoff=0.7)
+    return f" (did you mean {folded[near[0]]!r}?)" if near else ""
+
+
+def _check_category(value: str) -> _Found | None:
+    if value in CATEGORIES:
+        return None
+    known = ", ".join(map(repr, CATEGORIES))
+    return f"unknown category {_short(value)}", f"expected one of {known}" + _did_you_mean(
+        value, CATEGORIES
+    )
+
+
+def _check_level(value: str) -> _Found | None:
+    if value in LEVELS:
+        return None
+    expected = f"expected one of {', '.join(map(repr, LEVELS))}"
+    return f"unknown level {_short(value)}", (
+        f"{expected}; the paper's second version numbers the same four L1 to L4"
+    )
+
+
+def _check_path(value: str) -> _Found | None:
+    try:
+        _to_relative_path(value)
+    except _UnsafePathError as error:
+        return f"input_path {_short(value)} {error}", (
+            "expected a path below the data folder, such as './emotion/audio_0.wav'"
+        )
+    return None
+
+
+_VALUE_CHECKS: dict[str, Callable[[str], _Found | None]] = {
+    "input_path": _check_path,
+    "category": _check_category,
+    "level": _check_level,
+}
+
+
+def _check_entry(entry: Any) -> list[_Found]:
+    """Return everything that is wrong with one raw row, in the order of the fields."""
+    if not isinstance(entry, dict):
+        return [(f"found {_describe(entry)}", "expected an object with the fields of an entry")]
+    found = [(f"key {key!r} is repeated", "expected it once") for key in _repeated_keys(entry)]
+    for field in (*_REQUIRED_FIELDS, *_OPTIONAL_FIELDS):
+        problem = _check_field(entry, field)
+        if problem is None and field in _VALUE_CHECKS:
+            problem = _VALUE_CHECKS[field](entry[field])
+        if problem is not None:
+            found.append(problem)
+    return found
+
+
+def _repeated_keys(entry: dict[str, Any]) -> tuple[str, ...]:
+    return entry.repeated if isinstance(entry, _RepeatedKeys) else ()
+
+
+def _to_utterance(entry: dict[str, Any], path: str) -> Utterance:
+    text, category, input_path = entry["text"], entry["category"], _to_input_path(path)
+    return Utterance(
+        id=entry["id"],
+        input_path=input_path,
+        text=text,
+        emotion=_emotion_of(text),
+        task=_canonical_task(entry["task"], entry["task_description"], input_path, category),
+        task_description=entry["task_description"],
+        text_cn=entry.get("text_cn"),
+        language=entry["language"],
+        category=category,
+        level=entry["level"],
+        noise=entry.get("noise"),
+    )
+
+
+def _string_in(row: Any, field: str) -> str | None:
+    value = row.get(field) if isinstance(row, dict) else None
+    return value if isinstance(value, str) and not isinstance(value, _NotJson) else None
+
+
+def _safe_path(written: str | None) -> str | None:
+    try:
+        return None if written is None else _to_relative_path(written)
+    except _UnsafePathError:
+        return None
+
+
+def _parse_entries(rows: list[Any], file: str) -> tuple[list[_Entry], list[Problem]]:
+    """Turn the raw rows of one file into entries and what is wrong with them."""
+    entries, problems = [], []
+    for row, raw in enumerate(rows):
+        found = _check_entry(raw)
+        path = _safe_path(_string_in(raw, "input_path"))
+        utterance = None if found or path is None else _to_utterance(raw, path)
+        entry = _Entry(file, row, _string_in(raw, "id"), path, utterance)
+        entries.append(entry)
+        problems += [entry.problem(what, expected) for what, expected in found]
+    return entries, problems
+
+
+def _repeated_id_problems(entries: Iterable[_Entry]) -> Iterator[Problem]:
+    first: dict[str, _Entry] = {}
+    for entry in entries:
+        earlier = entry if entry.id is None else first.setdefault(entry.id, entry)
+        if earlier is not entry:
+            yield entry.problem(
+                f"the id is already that of {earlier.place}",
+                "expected unique ids: they key the rows and the model outputs",
+            )
+
+
+_MAX_LISTED_PROBLEMS = 20
+
+
+def _metadata_error(problems: list[Problem], location: str) -> MetadataError:
+    """Write the problems as one error: the first 20 in full, the rest counted."""
+    many = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
+    lines = [f"{many} in the metadata of {location}:"]
+    lines += [f"- {problem}" for problem in problems[:_MAX_LISTED_PROBLEMS]]
+    if len(problems) > _MAX_LISTED_PROBLEMS:
+        rest = len(problems) - _MAX_LISTED_PROBLEMS
+        lines.append(f"- and {rest} more; s2s_arena.find_problems(data_dir) lists them all")
+    return MetadataError("\n".join(lines))
+
+
+# --- Audio: what a file's bytes say they are ------------------------------------------------------
+
+# What the first bytes, after any ID3v2 tag, say: (offset, bytes, what it is).
+_AUDIO_MAGIC = (
+    (8, b"WAVE", "WAV"),  # RIFF, RIFX (big-endian), RF64 and BW64 (64-bit sizes)
+    (0, b"fLaC", "FLAC"),
+    (0, b"OggS", "Ogg"),
+    (8, b"AIFF", "AIFF"),
+    (8, b"AIFC", "AIFF"),
+)
+_CONVERT = "convert it, for example with `ffmpeg -i IN OUT.wav`"
+_FETCH_AGAIN = "get a fresh copy"
+_OTHER_MAGIC = (
+    (0, b"version https://git-lfs", "a git-lfs pointer", "run `git lfs pull` in the data folder"),
+    (4, b"ftyp", "an MP4 or M4A file", _CONVERT),
+    (0, b"\x1aE\xdf\xa3", "a Matroska or WebM file", _CONVERT),
+    (0, b"ADIF", "AAC", _CONVERT),
+    (0, b"#!AMR", "AMR", _CONVERT),
+    (0, b".snd", "a Sun AU file", _CONVERT),
+    (0, b"caff", "a CAF file", _CONVERT),
+    (0, b"riff", "a Wave64 file", _CONVERT),
+    (0, b"NIST_1A", "a NIST SPHERE file", _CONVERT),
+    (0, b"0&\xb2u", "a WMA file", _CONVERT),
+    (0, b"PK\x03\x04", "a zip archive", "unpack it"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it"),
+)
+_HTML_STARTS = (b"<!doctype", b"<html", b"<head", b"<?xml")
+
+
+def _id3v2_length(content: bytes) -> int:
+    """Return the bytes that ID3v2 tags take at the start; their size counts 7 bits a byte."""
+    end = 0
+    while content[end : end + 3] == b"ID3" and len(content) >= end + 10:
+        sizes = content[end + 6 : end + 10]
+        size = functools.reduce(lambda value, byte: value << 7 | byte & 0x7F, sizes, 0)
+        end += 10 + size + (10 if content[end + 5] & 0x10 else 0)  # bit 4: a footer follows
+    return end
+
+
+def _container(content: bytes, name: str) -> str:
+    """Tell by content, never by file ending, which of the readable containers this is.
+
+    Raises:
+        AudioError: If it is none of them; says what it is and the next step.
+    """
+    if not content:
+        raise AudioError(f"{name}: the file is empty (0 bytes); {_FETCH_AGAIN}")
+    start = _id3v2_length(content)
+    head = content[start : start + 512]
+    for offset, magic, kind in _AUDIO_MAGIC:
+        if head.startswith(magic, offset):
+            return kind
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:
+        raise AudioError(f"{name}: is AAC, not one of WAV, MP3, FLAC, Ogg, AIFF; {_CONVERT}")
+    if start or _find_mpeg_start(content) is not None:
+        return "MP3"
+    what, advice = _describe_other(content)
+    raise AudioError(f"{name}: is {what}, not one of WAV, MP3, FLAC, Ogg, AIFF; {advice}")
+
+
+def _describe_other(content: bytes) -> tuple[str, str]:
+    """Say what content that is no readable audio seems to be, and what to do about it."""
+    for offset, magic, what, advice in _OTHER_MAGIC:
+        if content.startswith(magic, offset):
+            return what, advice
+    head = content[:512].lstrip()
+    if head.lower().startswith(_HTML_STARTS):
+        return "an HTML or XML page, as a failed download leaves it", _FETCH_AGAIN
+    if not content.strip(b"\0"):
+        return f"{len(content)} zero bytes", _FETCH_AGAIN
+    if head.isascii() and head[:64].decode("ascii").isprintable():
+        return f"text that begins {_short(head[:64].decode('ascii'))}", _FETCH_AGAIN
+    return f"data that begins {content[:8].hex(' ')}", _CONVERT
+
+
+# --- Audio: how many frames a file promises -------------------------------------------------------
+#
+# libsndfile returns what it can read and says nothing when that is less than the file promises.
+# So each container has a function that returns the least number of frames that must come out
+# (0 where it doesn't say) and raises AudioError where bytes are missing.
+
+
+def _cut_short(name: str, promised: str, present: str) -> AudioError:
+    return AudioError(f"{name}: cut short, promises {promised} but holds {present}; {_FETCH_AGAIN}")
+
+
+def _uint(content: bytes, start: int, size: int, order: Literal["little", "big"]) -> int:
+    return int.from_bytes(content[start : start + size], order)
+
+
+# Programs that write to a pipe can't go back to fill in the size. ffmpeg leaves 0xFFFFFFFF, sox
+# and espeak-ng 0x7FFFF000, others 0x7FFFFFFF or 0x80000000; a real clip of 2 GiB lasts 12 hours.
+_UNKNOWN_SIZE = 0x7FFF0000
+
+
+def _wav_chunks(content: bytes) -> dict[bytes, tuple[int, int]]:
+    """Return (start of the body, size as written) of the chunks up to `data`, by their tag."""
+    order = _wav_order(content)
+    chunks: dict[bytes, tuple[int, int]] = {}
+    position = 12
+    while position + 8 <= len(content) and b"data" not in chunks:
+        tag, size = content[position : position + 4], _uint(content, position + 4, 4, order)
+        chunks[tag] = (position + 8, size)
+        position += 8 + size
+        # A chunk of odd size is followed by a pad byte, which some writers leave out.
+        if size % 2 and content[position : position + 1] == b"\0":
+            position += 1
+    return chunks
+
+
+def _wav_order(content: bytes) -> Literal["little", "big"]:
+    return "big" if content.startswith(b"RIFX") else "little"
+
+
+def _wav_num_frames(content: bytes, name: str) -> int:
+    """Compare the size of the data chunk with what is there."""
+    chunks = _wav_chunks(content)
+    if b"data" not in chunks or b"fmt " not in chunks:
+        raise AudioError(f"{name}: a WAV file without samples (no data chunk); {_FETCH_AGAIN}")
+    start, size = chunks[b"data"]
+    present = len(content) - start
+    if size == 0xFFFFFFFF and b"ds64" in chunks:  # RF64: the RIFF size, then that of `data`
+        size = _uint(content, chunks[b"ds64"][0] + 8, 8, _wav_order(content))
+    elif size >= _UNKNOWN_SIZE and size > present:
+        size = present
+    if size > present:
+        raise _cut_short(name, f"{size} bytes of samples", f"{present}")
+    if size == 0 and present > 8:
+        raise AudioError(
+            f"{name}: its header says 0 bytes of samples but {present} bytes follow, as when a "
+            f"recording is interrupted; {_CONVERT}"
+        )
+    return _wav_frames_in(size, content, chunks)
+
+
+def _wav_frames_in(size: int, content: bytes, chunks: Mapping[bytes, tuple[int, int]]) -> int:
+    order, (start, fmt_size) = _wav_order(content), chunks[b"fmt "]
+    tag = _uint(content, start, 2, order)
+    if tag == 0xFFFE and fmt_size >= 26:  # extensible: the real tag opens the sub-format's GUID
+        tag = _uint(content, start + 24, 2, order)
+    if tag in (1, 3, 6, 7):  # PCM, float, A-law, mu-law: one block is one frame
+        return size // max(1, _uint(content, start + 12, 2, order))
+    # A compressed format counts its frames in `fact`; its last block may hold some more.
+    return _uint(content, chunks[b"fact"][0], 4, order) if b"fact" in chunks else 0
+
+
+def _flac_num_frames(content: bytes, name: str) -> int:  # noqa: ARG001 (all have one signature)
+    """Read the 36-bit count in STREAMINFO; 0 means that the encoder wrote to a pipe."""
+    return _uint(content, 18, 8, "big") & 0xFFFFFFFFF
+
+
+def _ogg_num_frames(content: bytes, name: str) -> int:
+    """Check that the last page is whole and marked as the end of the stream.
+
+    Source: RFC 3533, section 6: flags at byte 5 (4: end), segment lengths from byte 27.
+    """
+    page = content[content.rfind(b"OggS") :]
+    is_whole = len(page) >= 27 and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
+    if not is_whole or not page[5] & 4:
+        raise _cut_short(name, "a page that ends the stream", "none")
+    return 0
+
+
+def _aiff_num_frames(content: bytes, name: str) -> int:
+    """Compare the size of FORM with what is there and read the count in COMM."""
+    size = 8 + _uint(content, 4, 4, "big")
+    if size > len(content) + 1:  # the last pad byte may be missing
+        raise _cut_short(name, f"{size} bytes", f"{len(content)}")
+    comm = content.find(b"COMM", 12)
+    return _uint(content, comm + 10, 4, "big") if comm > 0 else 0
+
+
+# --- Audio: MPEG frames ---------------------------------------------------------------------------
+
+# kbit/s by (is MPEG-1, layer), for bit rate index 1 to 14 (ISO 11172-3 and 13818-3).
+_MPEG_BIT_RATES = {
+    (True, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (True, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_MPEG_RATES = (44_100, 48_000, 32_000)
+_MPEG_RATE_DIVISORS = {3: 1, 2: 2, 0: 4}  # by the version bits: MPEG-1, MPEG-2, MPEG-2.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MpegHeader:
+    """What the four bytes before an MPEG frame say.
+
+    Attributes:
+        length: Bytes from this header to the next one.
+        num_frames: Samples per channel that the MPEG frame decodes to.
+        side_length: Bytes between the header and a Xing or Info mark (layer III).
+        family: Bits that stay the same in one stream: version, layer, sampling rate.
+    """
+
+    length: int
+    num_frames: int
+    side_length: int
+    family: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_mpeg_header(bits: int) -> _MpegHeader | None:
+    """Read the 32 bits of a header; None if they are none, or say "free bit rate"."""
+    version, layer = bits >> 19 & 3, 4 - (bits >> 17 & 3)
+    bit_rate_index, rate_index = bits >> 12 & 15, bits >> 10 & 3
+    is_sync = bits >> 21 == 0x7FF
+    if not is_sync or version == 1 or layer == 4 or bit_rate_index in (0, 15) or rate_index == 3:
+        return None
+    is_v1, is_mono = version == 3, bits >> 6 & 3 == 3
+    bit_rate = 1000 * _MPEG_BIT_RATES[is_v1, layer][bit_rate_index - 1]
+    rate = _MPEG_RATES[rate_index] // _MPEG_RATE_DIVISORS[version]
+    num_frames = 384 if layer == 1 else 576 if layer == 3 and not is_v1 else 1152
+    slot = 4 if layer == 1 else 1  # bytes; padding adds one slot
+    length = (num_frames // 8 // slot * bit_rate // rate + (bits >> 9 & 1)) * slot
+    side_length = (17 if is_mono else 32) if is_v1 else (9 if is_mono else 17)
+    return _MpegHeader(length, num_frames, side_length, bits & 0xFFFE0C00)
+
+
+def _mpeg_header_at(content: bytes, position: int) -> _MpegHeader | None:
+    return _parse_mpeg_header(int.from_bytes(content[position : position + 4], "big"))
+
+
+_MAX_MPEG_SEARCH = 65_536  # bytes; covers the padding that taggers leave
+
+
+def _find_mpeg_start(content: bytes) -> int | None:
+    """Return where the first of two consecutive MPEG frames begins."""
+    position = content.find(b"\xff")
+    while 0 <= position <= _MAX_MPEG_SEARCH:
+        if header := _mpeg_header_at(content, position):
+            after = position + header.length
+            following = _mpeg_header_at(content, after)
+            if after >= len(content) or (following and following.family == header.family):
+                return position
+        position = content.find(b"\xff", position + 1)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MpegStream:
+    """The MPEG frames of a file.
+
+    Attributes:
+        start: Where the first frame begins, that of a Xing or Info header included.
+        audio_start: Where the first frame with sound begins.
+        end: Behind the last frame.
+        num_frames: Samples per channel that the frames with sound decode to.
+        trimmed: How many of them a decoder takes away as the encoder's delay and padding.
+    """
+
+    start: int
+    audio_start: int
+    end: int
+    num_frames: int
+    trimmed: int
+
+
+# Tags that may stand beside the MPEG frames.
+_MPEG_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"3DI", b"ID3")
+_DECODER_DELAY = 529  # frames that libmpg123 takes away once there is a Xing or Info header
+
+
+def _parse_mpeg(content: bytes, name: str) -> _MpegStream:
+    """Count the MPEG frames and compare with the Xing or Info header where there is one.
+
+    Raises:
+        AudioError: If a frame is cut short or missing, or something else lies beside the frames.
+    """
+    start = _find_mpeg_start(content)
+    header = None if start is None else _mpeg_header_at(content, start)
+    if start is None or header is None:
+        raise AudioError(f"{name}: an MP3 file without MPEG frames; {_FETCH_AGAIN}")
+    promised, promised_bytes, trimmed = _parse_xing(content, start + 4 + header.side_length)
+    audio_start = start if promised is None else start + header.length
+    end, count = _walk_mpeg(content, audio_start, header.family)
+    if end > len(content):
+        raise _cut_short(name, f"{count} MPEG frames", f"{count - 1} and a part of the last")
+    # Some encoders count the header's own frame; then at least the bytes agree.
+    if (promised or 0) > count + (promised_bytes == end - start):
+        raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
+    for position, rest in ((0, content[:start]), (end, content[end:])):
+        if rest.strip(b"\0") and not rest.lstrip(b"\0").startswith(_MPEG_TAGS):
+            raise AudioError(
+                f"{name}: damaged, {len(rest)} bytes from byte {position} on are neither MPEG "
+                f"frames nor a tag; {_FETCH_AGAIN}"
+            )
+    return _MpegStream(start, audio_start, end, count * header.num_frames, trimmed)
+
+
+def _walk_mpeg(content: bytes, position: int, family: int) -> tuple[int, int]:
+    """Return where the run of MPEG frames from `position` on ends, and their number."""
+    count = 0
+    while (header := _mpeg_header_at(content, position)) and header.family == family:
+        position += header.length
+        count += 1
+    return position, count
+
+
+def _parse_xing(content: bytes, mark: int) -> tuple[int | None, int, int]:
+    """Return (frames promised, bytes promised, samples to trim) of a Xing or Info header.
+
+    Frames are None where there is no header, and 0 where it doesn't count them. Layout: mark,
+    flags, then as these say frames, bytes, a table of 100 bytes, a quality; then LAME's extension
+    of a name and 12 bytes, followed by the encoder's delay and padding, 12 bits each.
+    """
+    if content[mark : mark + 4] not in (b"Xing", b"Info"):
+        return None, 0, 0
+    flags, position = _uint(content, mark + 4, 4, "big"), mark + 8
+    fields = []
+    for bit, size in ((1, 4), (2, 4), (4, 100), (8, 4)):
+        present = size if flags & bit else 0
+        fields.append(_uint(content, position, present, "big"))
+        position += present
+    delays = _uint(content, position + 21, 3, "big")
+    return fields[0], fields[1], max(_DECODER_DELAY, (delays >> 12) + (delays & 0xFFF))
+
+
+def _with_xing(content: bytes, stream: _MpegStream) -> bytes:
+    """Return the frames with sound behind a Xing frame of our own and a silent frame.
+
+    Without a header libsndfile guesses the length from the first frame's bit rate: of a clip of
+    variable rate it returns a part without a word. With a header it takes the decoder's delay
+    away, which then comes out of the silent frame.
+    """
+    bits = _uint(content, stream.audio_start, 4, "big")
+    for index in range(1, 15):  # the lowest bit rate whose frame has room for the header
+        own_bits = bits & ~0xF200 | 0x10000 | index << 12  # no padding, no checksum
+        own = _parse_mpeg_header(own_bits)
+        if own and own.length >= own.side_length + 20:
+            break
+    else:
+        return content[stream.start : stream.end]
+    frame = own_bits.to_bytes(4, "big")
+    body = frame.ljust(own.length, b"\0") + content[stream.audio_start : stream.end]
+    count = stream.num_frames // own.num_frames + 1
+    xing = struct.pack(">4sIII", b"Xing", 3, count, own.length + len(body))
+    return (frame + bytes(own.side_length) + xing).ljust(own.length, b"\0") + body
+
+
+# --- Audio: from bytes to a waveform --------------------------------------------------------------
+
+_Samples = NDArray[np.float32]
+
+_NUM_FRAMES: dict[str, Callable[[bytes, str], int]] = {
+    "WAV": _wav_num_frames,
+    "FLAC": _flac_num_frames,
+    "Ogg": _ogg_num_frames,
+    "AIFF": _aiff_num_frames,
+}
+# Hz. Speech is recorded at 8 to 192 kHz; a rate outside these comes from a damaged header.
+_MIN_RATE, _MAX_RATE = 1_000, 768_000
+_BLOCK = 1 << 20  # frames that are read at once where the header doesn't say how many there are
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Recording:
+    """Decoded samples as stored: float32, shape (num_frames, num_channels), and their rate in Hz.
+
+    `subtype` is libsndfile's name of the sample format, such as "PCM_16".
+    """
+
+    samples: _Samples
+    sampling_rate: int
+    subtype: str
+
+
+def _decode(content: bytes, name: str) -> _Recording:
+    """Decode an audio file whole.
+
+    Args:
+        content: The file's bytes: WAV, MP3, FLAC, Ogg or AIFF, told apart by content.
+        name: Named in errors; the path where there is one.
+
+    Raises:
+        AudioError: If it is no such file, holds no samples or fewer than it promises, or NaN.
+    """
+    kind = _container(content, name)
+    content = content[_id3v2_length(content) :]
+    if kind == "MP3":
+        recording = _decode_mpeg(content, name)
+    else:
+        promised = _NUM_FRAMES[kind](content, name)
+        recording = _read_samples(content, kind, name)
+        if len(recording.samples) < promised:
+            raise _cut_short(name, f"{promised} frames", f"{len(recording.samples)} that decode")
+    return _checked(recording, name)
+
+
+def _decode_mpeg(content: bytes, name: str) -> _Recording:
+    stream = _parse_mpeg(content, name)
+    recording = _read_samples(content[stream.start : stream.end], "MP3", name)
+    if len(recording.samples) >= stream.num_frames - stream.trimmed:
+        return recording
+    recording = _read_samples(_with_xing(content, stream), "MP3", name)
+    surplus = len(recording.samples) - stream.num_frames  # what is left of the silent frame
+    if surplus < 0:
+        decoded = f"{len(recording.samples)} that decode"
+        raise _cut_short(name, f"{stream.num_frames} frames", decoded)
+    return dataclasses.replace(recording, samples=recording.samples[surplus:])
+
+
+def _read_samples(content: bytes, kind: str, name: str) -> _Recording:
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            blocks = [file.read(min(file.frames, _BLOCK), dtype="float32", always_2d=True)]
+            while len(blocks[-1]) == _BLOCK:
+                blocks.append(file.read(_BLOCK, dtype="float32", always_2d=True))
+            samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            return _Recording(samples, file.samplerate, file.subtype)
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{name}: {kind} that can't be decoded ({error}); {_CONVERT}") from error
+
+
+def _checked(recording: _Recording, name: str) -> _Recording:
+    samples, rate = recording.samples, recording.sampling_rate
+    if len(samples) == 0:
+        raise AudioError(f"{name}: no samples (0 frames); {_FETCH_AGAIN}")
+    if not _MIN_RATE <= rate <= _MAX_RATE:
+        raise AudioError(
+            f"{name}: sampling rate {rate} Hz; expected {_MIN_RATE} to {_MAX_RATE}; {_FETCH_AGAIN}"
+        )
+    # Integer formats can't hold NaN, so they need no look.
+    if not recording.subtype.startswith("PCM_"):
+        _check_finite(samples, name)
+    return recording
+
+
+def _check_finite(samples: _Samples, name: str) -> None:
+    if not (finite := np.isfinite(samples)).all():
+        count, first = np.size(finite) - np.count_nonzero(finite), int(np.argmin(finite))
+        raise AudioError(
+            f"{name}: {count} samples are NaN or infinite, the first at {first}; "
+            "expected finite values; write the file again"
+        )
+
+
+def _to_waveform(recording: _Recording, sampling_rate: int | None) -> tuple[_Samples, int]:
+    """Downmix to mono by the mean of the channels, then resample.
+
+    Args:
+        recording: What was decoded.
+        sampling_rate: Hz wanted, or None for the recording's own.
+
+    Returns:
+        Float32, shape (num_frames,), values as stored; and its rate in Hz.
+    """
+    samples, rate = recording.samples, recording.sampling_rate
+    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+    if sampling_rate is None or sampling_rate == rate:
+        return mono, rate
+    return _resample(mono, rate, sampling_rate), sampling_rate
+
+
+def _resample(waveform: _Samples, rate: int, new_rate: int) -> _Samples:
+    """Return what `librosa.resample` does by default, without the seconds of importing librosa."""
+    import soxr
+
+    num_frames = math.ceil(len(waveform) * (new_rate / rate))
+    resampled: _Samples = soxr.resample(waveform, rate, new_rate, quality="HQ")[:num_frames]
+    if len(resampled) == num_frames:
+        return resampled
+    return np.pad(resampled, (0, num_frames - len(resampled)))
+
+
+def _encode_wav(waveform: NDArray[Any], sampling_rate: int, name: str) -> bytes:
+    """Encode a waveform as float WAV; libsndfile would write the time of day into it.
+
+    Args:
+        waveform: Floats, shape (num_frames,).
+        sampling_rate: Hz.
+        name: Named in errors.
+
+    Raises:
+        AudioError: If it is empty, not of this shape and type, or holds NaN.
+    """
+    if waveform.ndim != 1 or not np.issubdtype(waveform.dtype, np.floating):
+        raise AudioError(
+            f"{name}: found an array of shape {waveform.shape} and type {waveform.dtype}; "
+            "expected floats of shape (num_frames,); take the mean of the channels, "
+            "divide integers by their full scale"
+        )
+    samples = np.ascontiguousarray(waveform, dtype="<f4")
+    _checked(_Recording(samples[:, np.newaxis], sampling_rate, "FLOAT"), name)
+    fmt = struct.pack("<HHIIHHH", 3, 1, sampling_rate, 4 * sampling_rate, 4, 32, 0)
+    body = b"".join(
+        struct.pack("<4sI", tag, len(chunk)) + chunk
+        for tag, chunk in (
+            (b"fmt ", fmt),
+            (b"fact", struct.pack("<I", len(samples))),
+            (b"data", samples.tobytes()),
+        )
+    )
+    return struct.pack("<4sI4s", b"RIFF", 4 + len(body), b"WAVE") + body
+
+
+# ------------------------------------------------------------------------------------------------
+# 3. Shell: where the data lies, the feature, the builder, the registration
+# ------------------------------------------------------------------------------------------------
+
+_LOGGER = logging.getLogger("s2s_arena")
+
+# Before `datasets` patches os.path.dirname in this module.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+# --- Roots: folders on disk, on the Hub, elsewhere ------------------------------------------------
+#
+# A root lists, reads and names files by their path below it. A listing maps a file's name to ""
+# or to the reason why it must not be read.
+
+_Listing = Mapping[str, str]
+
+
+class _Root(Protocol):
+    @property
+    def location(self) -> str:
+        """What messages call it."""
+
+    @property
+    def identity(self) -> str:
+        """What tells it apart from every other root and revision, in the cache's name."""
+
+    @property
+    def can_list(self) -> bool:
+        """False if files must be taken to be there until they are read."""
+
+    def list_files(self, folder: str) -> _Listing: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def audio_path(self, path: str) -> str:
+        """Return what a streamed row stores, and `_read_audio` can read."""
+
+    def fetch(self, paths: list[str], dl_manager: Any) -> list[str]:
+        """Bring the files to this machine; return their local paths."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _LocalRoot:
+    """A folder on this machine. No symlink may lead out of it, those of a Hub cache aside.
+
+    Attributes:
+        location: Absolute path.
+    """
+
+    location: str
+    can_list: ClassVar[bool] = True
+
+    @property
+    def identity(self) -> str:
+        return os.path.realpath(self.location)
+
+    @functools.cached_property
+    def _allowed(self) -> tuple[str, ...]:
+        """Real folders that links may lead to.
+
+        What snapshot_download returns, `<repo>/snapshots/<commit>/`, links into `<repo>/blobs/`.
+        """
+        real = f"{self.identity}{os.sep}"
+        snapshot = re.match(r"(.*)[/\\]snapshots[/\\][0-9a-f]{40}[/\\]", real)
+        return (real, f"{snapshot[1]}{os.sep}blobs{os.sep}") if snapshot else (real,)
+
+    def _is_inside(self, path: str) -> bool:
+        return f"{os.path.realpath(path)}{os.sep}".startswith(self._allowed)
+
+    def list_files(self, folder: str) -> _Listing:
+        path = f"{self.location}/{folder}" if folder else self.location
+        try:
+            with os.scandir(path) as found:
+                entries = list(found)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        if not self._is_inside(path):
+            return {
+                entry.name: "lies behind a link that leaves the data folder" for entry in entries
+            }
+        return {entry.name: self._refusal(entry) for entry in entries}
+
+    def _refusal(self, entry: "os.DirEntry[str]") -> str:
+        if entry.is_symlink() and not self._is_inside(entry.path):
+            return "is a link that leaves the data folder"
+        if entry.is_file():
+            return ""
+        return "is a folder" if entry.is_dir() else "is a broken link or no regular file"
+
+    def read(self, path: str) -> bytes:
+        with io.open(f"{self.location}/{path}", "rb") as file:  # noqa: UP020 (`open` is patched)
+            return file.read()
+
+    def audio_path(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+    def fetch(self, paths: list[str], dl_manager: Any) -> list[str]:  # noqa: ARG002
+        return [self.audio_path(path) for path in paths]
+
+
+_HUB_URL = re.compile(
+    r"hf://datasets/(?P<repo_id>[^/@]+(?:/[^/@]+)?)"
+    r"(?:@(?P<revision>refs/[^/]+/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _HubRoot:
+    """A dataset repository on the Hub at one commit, read through huggingface_hub's cache.
+
+    Attributes:
+        repo_id: `owner/name`.
+        commit: The 40 digits that the revision was resolved to, once.
+        folder: Folder within the repository, with a trailing slash, or "".
+        files: Every file of the repository; offline, those in the cache.
+        is_offline: The Hub can't be reached: what isn't in the cache can't be read.
+        token: As given to load_dataset; None for the login of this machine.
+    """
+
+    repo_id: str
+    commit: str
+    folder: str
+    files: tuple[str, ...]
+    is_offline: bool
+    token: str | bool | None
+
+    @property
+    def location(self) -> str:
+        return f"hf://datasets/{self.repo_id}@{self.commit}/{self.folder}".rstrip("/")
+
+    @property
+    def identity(self) -> str:
+        return self.location
+
+    @property
+    def can_list(self) -> bool:
+        return not self.is_offline
+
+    def list_files(self, folder: str) -> _Listing:
+        prefix = f"{self.folder}{folder}/" if folder else self.folder
+        names = [file[len(prefix) :] for file in self.files if file.startswith(prefix)]
+        return {name: "" for name in names if "/" not in name}
+
+    def read(self, path: str) -> bytes:
+        return _read_local(self._download(path))
+
+    def audio_path(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+    def fetch(self, paths: list[str], dl_manager: Any) -> list[str]:  # noqa: ARG002
+        from tqdm.contrib.concurrent import thread_map
+
+        return list(thread_map(self._download, paths, max_workers=8, desc="Fetching audio"))
+
+    def _download(self, path: str) -> str:
+        return _download_from_hub(self.repo_id, self.commit, f"{self.folder}{path}", self.token)
+
+
+def _open_hub(url: str, revision: str | None, token: str | bool | None) -> _HubRoot:
+    """Resolve `hf://datasets/owner/name[@revision][/folder]` to one commit and list its files."""
+    match = _HUB_URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"data_dir {url!r}: expected hf://datasets/owner/name[@revision][/folder]")
+    repo_id, folder = match["repo_id"], (match["path"] or "").strip("/")
+    in_url = urllib.parse.unquote(match["revision"]) if match["revision"] else None
+    if in_url and revision and in_url != revision:
+        raise ValueError(f"data_dir says revision {in_url!r}, revision= says {revision!r}")
+    commit, files, is_offline = _resolve_on_hub(repo_id, in_url or revision or "main", token)
+    return _HubRoot(repo_id, commit, f"{folder}/" if folder else "", files, is_offline, token)
+
+
+def _resolve_on_hub(
+    repo_id: str, revision: str, token: str | bool | None
+) -> tuple[str, tuple[str, ...], bool]:
+    """Return (commit, files, is offline); offline, what huggingface_hub's cache knows."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        info = huggingface_hub.HfApi(token=token).dataset_info(
+            repo_id, revision=revision, timeout=30
+        )
+    except OfflineModeIsEnabled:
+        return _resolve_in_cache(repo_id, revision)
+    except HfHubHTTPError as error:
+        raise _hub_error(error, f"{repo_id} at revision {revision!r}") from error
+    commit = str(info.sha)
+    _remember_revision(repo_id, revision, commit)
+    return commit, tuple(sibling.rfilename for sibling in info.siblings or ()), False
+
+
+def _repo_cache(repo_id: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.HF_HUB_CACHE}/datasets--{repo_id.replace('/', '--')}"
+
+
+def _remember_revision(repo_id: str, revision: str, commit: str) -> None:
+    """Write which commit a branch or tag stood for, where huggingface_hub looks when offline.
+
+    hf_hub_download does so itself, but only when it is asked for the branch, and then each file
+    may come from another commit.
+    """
+    if revision == commit:
+        return
+    path = f"{_repo_cache(repo_id)}/refs/{revision}"
+    os.makedirs(path.rpartition("/")[0], exist_ok=True)
+    with io.open(path, "w", encoding="utf-8") as file:  # noqa: UP020
+        file.write(commit)
+
+
+def _resolve_in_cache(repo_id: str, revision: str) -> tuple[str, tuple[str, ...], bool]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        snapshot = snapshot_download(
+            repo_id, repo_type="dataset", revision=revision, local_files_only=True
+        )
+    except LocalEntryNotFoundError as error:
+        raise ConnectionError(
+            f"{repo_id} at revision {revision!r} is not in the cache and HF_HUB_OFFLINE is set; "
+            "load it once while online"
+        ) from error
+    files = [
+        f"{folder}/{name}"[len(snapshot) + 1 :].replace(os.sep, "/")
+        for folder, _, names in os.walk(snapshot)
+        for name in names
+    ]
+    return os.path.realpath(snapshot).replace(os.sep, "/").rpartition("/")[2], tuple(files), True
+
+
+def _hub_error(error: Exception, what: str) -> OSError:
+    """Say what couldn't be had from the Hub and what to do; the token is never in the text."""
+    from huggingface_hub import errors
+
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return FileNotFoundError(f"{what}: no such revision on the Hub")
+    if isinstance(error, errors.EntryNotFoundError) and status == 404:
+        return FileNotFoundError(f"{what}: no such file on the Hub")
+    if isinstance(error, errors.GatedRepoError):
+        return PermissionError(
+            f"{what}: the repository is gated; ask for access on its page, then log in with "
+            "`hf auth login` or set HF_TOKEN"
+        )
+    if status in (401, 403) or isinstance(error, errors.RepositoryNotFoundError):
+        return PermissionError(
+            f"{what}: no such repository, or no access to it; check the name, "
+            "log in with `hf auth login` or set HF_TOKEN"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return ConnectionError(f"{what}: not in the cache, and the Hub can't be reached")
+    return ConnectionError(f"{what}: the Hub answered {status or type(error).__name__}; try again")
+
+
+def _download_from_hub(repo_id: str, commit: str, file: str, token: str | bool | None) -> str:
+    """Return the local path of a file, downloaded unless the cache has it, its bytes verified.
+
+    Raises:
+        OSError: If it can't be had, or arrived damaged twice.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    what = f"{file} of {repo_id} at commit {commit}"
+    for _ in range(2):
+        try:
+            path = huggingface_hub.hf_hub_download(
+                repo_id, file, repo_type="dataset", revision=commit, token=token
+            )
+        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+            raise _hub_error(error, what) from error
+        if _is_intact(path):
+            return str(path)
+        os.remove(os.path.realpath(path))
+    raise ConnectionError(f"{what}: arrived twice with other bytes than the Hub lists; try again")
+
+
+def _is_intact(path: str) -> bool:
+    """Compare a cached file with the digest that names its blob: sha256 (LFS) or a git blob id.
+
+    The client accepts a body of the right length whatever its bytes.
+    """
+    expected = os.path.realpath(path).replace(os.sep, "/").rpartition("/")[2]
+    content = _read_local(path)
+    if re.fullmatch("[0-9a-f]{64}", expected):
+        return hashlib.sha256(content).hexdigest() == expected
+    if re.fullmatch("[0-9a-f]{40}", expected):
+        blob = b"blob %d\0" % len(content) + content
+        return hashlib.sha1(blob, usedforsecurity=False).hexdigest() == expected
+    return True  # without symlinks the cache holds no digest
+
+
+@dataclasses.dataclass(frozen=True)
+class _UrlRoot:
+    """A folder behind any URL that fsspec can open, such as s3:// or https://.
+
+    Attributes:
+        location: The URL, without a trailing slash.
+        storage_options: Given to the file system.
+    """
+
+    location: str
+    storage_options: dict[str, Any]
+
+    @property
+    def identity(self) -> str:
+        return self.location
+
+    @functools.cached_property
+    def _fs(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.location, **self.storage_options)[0]
+
+    @property
+    def can_list(self) -> bool:
+        return not self.location.startswith(("http://", "https://"))
+
+    def list_files(self, folder: str) -> _Listing:
+        if not self.can_list:
+            is_there = folder == "" and self._fs.exists(f"{self.location}/metadata.json")
+            return {"metadata.json": ""} if is_there else {}
+        try:
+            found = self._fs.ls(f"{self.location}/{folder}".rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            info["name"].rstrip("/").rpartition("/")[2]: ""
+            for info in found
+            if info["type"] == "file"
+        }
+
+    def read(self, path: str) -> bytes:
+        content: bytes = self._fs.cat_file(f"{self.location}/{path}")
+        return content
+
+    def audio_path(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+    def fetch(self, paths: list[str], dl_manager: Any) -> list[str]:
+        local: list[str] = dl_manager.download([self.audio_path(path) for path in paths])
+        return local
+
+
+def _is_url(path: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+
+
+def _read_local(path: str) -> bytes:
+    with io.open(path, "rb") as file:  # noqa: UP020 (`open` is patched)
+        return file.read()
+
+
+def _read_audio(path: str, token_per_repo_id: Mapping[str, Any]) -> bytes:
+    """Read what a row's path names: a local file, or a remote one that a stream reached.
+
+    Raises:
+        AudioError: If it can't be read; names the path.
+    """
+    hub = _HUB_URL.fullmatch(path)
+    try:
+        if hub and hub["revision"] and hub["path"]:
+            token = token_per_repo_id.get(hub["repo_id"])
+            path_in_cache = _download_from_hub(hub["repo_id"], hub["revision"], hub["path"], token)
+            return _read_local(path_in_cache)
+        if _is_url(path):
+            with datasets.utils.file_utils.xopen(path, "rb") as file:
+                content: bytes = file.read()
+                return content
+        return _read_local(path)
+    except FileNotFoundError as error:
+        if _is_url(path):
+            raise AudioError(f"{path}: {error}") from error
+        raise AudioError(
+            f"{path}: the file has gone since the dataset was loaded; put it back, or load again "
+            'with download_mode="force_redownload"'
+        ) from error
+    except OSError as error:
+        raise AudioError(f"{path}: can't be read ({error})") from error
+
+
+# --- The metadata of a root -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A root and its metadata files, named by the user or found."""
+
+    root: _Root
+    metadata_files: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
+
+
+def _find_metadata(root: _Root) -> _Source:
+    """Look for metadata: metadata.json, else every *.json at the root, else those in data/.
+
+    The first place that has a file which isn't a lone object (such as provenance.json) counts.
+    """
+    passed_over: list[str] = []
+    for folder in ("", "data"):
+        names = sorted(name for name in root.list_files(folder) if name.endswith(".json"))
+        files = [f"{folder}/{name}" if folder else name for name in names]
+        for place in (["metadata.json"], files) if "metadata.json" in files else (files,):
+            found = []
+            for file in place:
+                what = _describe_lone_object(root.read(file))
+                if what is None:
+                    found.append(file)
+                elif f"{file}: {what}" not in passed_over:
+                    passed_over.append(f"{file}: {what}")
+            if found:
+                return _Source(root, tuple(found), tuple(passed_over))
+    return _Source(root, (), tuple(passed_over))
+
+
+def _describe_lone_object(content: bytes) -> str | None:
+    """Describe a JSON file whose top level is one object that is no entry; None for all others."""
+    if not content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+        return None
+    try:
+        value = _parse_json(_decode_text(content))
+    except (ValueError, RecursionError):
+        return None
+    return None if _looks_like_entry(value) else _describe(value)
+
+
+def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
+    """Parse all metadata files of a source."""
+    entries: list[_Entry] = []
+    problems: list[Problem] = []
+    for file in source.metadata_files:
+        rows, file_problems = _parse_rows(source.root.read(file), file)
+        file_entries, row_problems = _parse_entries(rows, file)
+        entries += file_entries
+        problems += file_problems + row_problems
+    if not source.metadata_files:
+        saw = f"; saw {'; '.join(source.passed_over)}" if source.passed_over else ""
+        what = f"no list of entries{saw}"
+        expected = "expected metadata.json, or *.json here or in data/, with a list of entries"
+        problems.append(Problem("error", source.root.location, None, None, what, expected))
+    problems += _repeated_id_problems(entries)
+    return entries, problems
+
+
+class _Listings(dict[str, _Listing]):
+    """The listings of a root's folders, each read once."""
+
+    def __init__(self, root: _Root) -> None:
+        super().__init__()
+        self._root = root
+
+    def __missing__(self, folder: str) -> _Listing:
+        self[folder] = self._root.list_files(folder)
+        return self[folder]
+
+    def state(self, path: str) -> str | None:
+        """Return "" if the file can be read, the reason if it must not be, None if it isn't there.
+
+        Where the root can't list, every file is taken to be there.
+        """
+        folder, _, name = path.rpartition("/")
+        return self[folder].get(name, None if self._root.can_list else "")
+
+
+def _locate(entry: _Entry, root: _Root, listings: _Listings) -> tuple[str | None, Problem | None]:
+    """Return where the recording of an entry lies below the root, or what is wrong with it."""
+    if entry.path is None:
+        return None, None  # reported with the entry's fields
+    written, other = _candidate_paths(entry.path)
+    states = {path: listings.state(path) for path in (written, other)}
+    there = [path for path, state in states.items() if state is not None]
+    if not there:
+        near = _near_names(written, listings)
+        what = f"no audio file at {root.location}/{written}{near}"
+        return None, entry.problem(what, "every entry needs its recording")
+    path = there[0]
+    if reason := states[path]:
+        return None, entry.problem(f"{root.location}/{path} {reason}", "expected an audio file")
+    if len(there) == 2 and root.can_list and root.read(written) != root.read(other):
+        what = f"both {written!r} and {other!r} exist, with different content"
+        return None, entry.problem(what, "keep one of them")
+    return path, None
+
+
+def _near_names(path: str, listings: _Listings) -> str:
+    """Name a file that may be meant: another ending, letter case or Unicode form, or a slip."""
+    folder, _, name = path.rpartition("/")
+    names = [name for name, reason in listings[folder].items() if not reason]
+
+    def fold(text: str) -> str:
+        return unicodedata.normalize("NFC", text).casefold()
+
+    same_stem = [n for n in names if fold(n.rpartition(".")[0]) == fold(name.rpartition(".")[0])]
+    near = same_stem or difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _locate_all(entries: list[_Entry], root: _Root) -> tuple[list[str | None], list[Problem]]:
+    listings = _Listings(root)
+    found = [_locate(entry, root, listings) for entry in entries]
+    return [path for path, _ in found], [problem for _, problem in found if problem]
+
+
+def _by_place(problem: Problem) -> tuple[str, int, str]:
+    row = -1 if problem.row is None else problem.row
+    return problem.file, row, problem.severity
+
+
+def _digest(source: _Source) -> str:
+    """Return what tells apart the content of all metadata files and the root they belong to."""
+    digest = hashlib.sha256(source.root.identity.encode("utf-8", "surrogateescape"))
+    for file in source.metadata_files:
+        content = source.root.read(file)
+        digest.update(f"\0{file}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+# --- Every problem of a folder --------------------------------------------------------------------
+
+# Below this peak (-60 dBFS) a clip counts as silent; above so many samples at full scale, clipped.
+_SILENT_PEAK, _MIN_CLIPPED = 0.001, 10
+_USUAL_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_MIN_SECONDS, _MAX_SECONDS = 0.3, 60.0
+# A duration is far from its task's if the median of at least so many clips is so many times off.
+_MIN_TASK_CLIPS, _FAR_FROM_MEDIAN = 5, 4.0
+
+_AUDIO_ENDINGS = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".aif", ".aiff", ".m4a", ".aac")
+_WINDOWS_REFUSES = re.compile(
+    r'[<>:"|?*\x00-\x1f]|[. ](?:/|$)|(?:^|/)(?:con|prn|aux|nul|com[1-9]|lpt[1-9])(?:[./]|$)', re.I
+)
+_NOISE_IN_PATH = re.compile(rf"_({'|'.join(NOISES)})_\d+\.")
+
+# Scripts as Unicode names them that a text in the language is written in.
+_SCRIPTS = {
+    "Chinese": ("CJK",),
+    "Japanese": ("HIRAGANA", "KATAKANA", "CJK"),
+    "Korean": ("HANGUL",),
+    "Russian": ("CYRILLIC",),
+    "Thai": ("THAI",),
+    "Arabic": ("ARABIC",),
+    "Hindi": ("DEVANAGARI",),
+    **dict.fromkeys(
+        ("English", "French", "German", "Spanish", "Italian", "Portuguese"), ("LATIN",)
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Clip:
+    """What one recording turned out to be.
+
+    Attributes:
+        error: Why it can't be decoded, or None; then the rest holds nothing.
+        num_frames: Length at its own rate.
+        sampling_rate: Hz.
+        num_channels: Before the downmix.
+        peak: Largest absolute value of the mono mix.
+        num_clipped: Samples at full scale, in integer formats.
+        digest: Of the file's bytes.
+    """
+
+    error: str | None
+    num_frames: int = 0
+    sampling_rate: int = 1
+    num_channels: int = 1
+    peak: float = 1.0
+    num_clipped: int = 0
+    digest: bytes = b""
+
+    @property
+    def seconds(self) -> float:
+        return self.num_frames / self.sampling_rate
+
+
+def _inspect(path: str) -> _Clip:
+    try:
+        content = _read_audio(path, {})
+        recording = _decode(content, path)
+    except AudioError as error:
+        return _Clip(str(error))
+    mono, rate = _to_waveform(recording, None)
+    num_frames, num_channels = recording.samples.shape
+    digest = hashlib.sha256(content).digest()
+    peak = float(np.abs(mono).max())
+    return _Clip(None, num_frames, rate, num_channels, peak, _count_clipped(recording), digest)
+
+
+def _count_clipped(recording: _Recording) -> int:
+    """Count samples at full scale: -1, or 1 less the smallest step of the integer format."""
+    bits = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32}
+    if recording.subtype not in bits:
+        return 0
+    highest = 1 - 2.0 ** (1 - bits[recording.subtype])
+    samples = recording.samples
+    return int(np.count_nonzero((samples >= np.float32(highest)) | (samples <= -1)))
+
+
+def _clip_warnings(clip: _Clip) -> Iterator[_Found]:
+    if clip.peak < _SILENT_PEAK:
+        yield f"silent (peak {clip.peak:.1g} of the mono mix)", "expected speech"
+    if clip.num_clipped >= _MIN_CLIPPED:
+        yield f"clipped ({clip.num_clipped} samples at full scale)", "expected headroom"
+    if clip.sampling_rate not in _USUAL_RATES:
+        yield f"sampling rate {clip.sampling_rate} Hz", f"expected one of {_USUAL_RATES}"
+    if clip.num_channels > 1:
+        yield f"{clip.num_channels} channels", "expected mono; the loader takes their mean"
+    if not _MIN_SECONDS <= clip.seconds <= _MAX_SECONDS:
+        expected = f"expected {_MIN_SECONDS} to {_MAX_SECONDS:.0f} s"
+        yield f"lasts {clip.seconds:.2f} s", expected
+
+
+def _utterance_warnings(utterance: Utterance) -> Iterator[_Found]:
+    path = utterance.input_path
+    if _WINDOWS_REFUSES.search(path):
+        yield (
+            f"{path!r} can't be a file's name on Windows",
+            "rename it if others should use the data",
+        )
+    if not utterance.noise and (noise := _NOISE_IN_PATH.search(path)):
+        yield f"{path!r} speaks of noise, noise is {utterance.noise!r}", f"expected {noise[1]!r}"
+    scripts = _SCRIPTS.get(utterance.language)
+    if scripts and not _is_written_in(_EMOTION.sub("", utterance.text), scripts):
+        yield (
+            f"language is {utterance.language!r}, text {_short(utterance.text)}",
+            (f"expected mostly {' or '.join(scripts)} letters"),
+        )
+
+
+def _is_written_in(text: str, scripts: tuple[str, ...]) -> bool:
+    """Tell whether at least half of the letters are of these scripts; no letters fit any."""
+    letters = [unicodedata.name(char, "") for char in text if char.isalpha()]
+    return 2 * sum(name.startswith(scripts) for name in letters) >= len(letters)
+
+
+def _shared_warnings(located: list[tuple[_Entry, str]], clips: list[_Clip]) -> Iterator[Problem]:
+    """Find one file, or one content, under two ids, and names that differ in letter case only."""
+    by_path: dict[str, _Entry] = {}
+    by_digest: dict[bytes, _Entry] = {}
+    for (entry, path), clip in zip(located, clips, strict=True):
+        other = by_path.setdefault(path.casefold(), entry)
+        if other is not entry:
+            is_same = path == other.path
+            what = "the same file" if is_same else f"a name that differs from {path!r} in case only"
+            yield entry.problem(f"{what} as {other.place}", "expected one each", "warning")
+        elif clip.error is None and (twin := by_digest.setdefault(clip.digest, entry)) is not entry:
+            yield entry.problem(f"the same bytes as {twin.place}", "expected one each", "warning")
+
+
+def _duration_warnings(located: list[tuple[_Entry, str]], clips: list[_Clip]) -> Iterator[Problem]:
+    """Find clips whose duration is far from the median of their task."""
+    seconds: dict[str, list[float]] = collections.defaultdict(list)
+    known = [
+        (entry, entry.utterance.task, clip.seconds)
+        for (entry, _), clip in zip(located, clips, strict=True)
+        if entry.utterance and clip.error is None
+    ]
+    for _, task, duration in known:
+        seconds[task].append(duration)
+    medians = {
+        task: statistics.median(durations)
+        for task, durations in seconds.items()
+        if len(durations) >= _MIN_TASK_CLIPS
+    }
+    for entry, task, duration in known:
+        median = medians.get(task, duration)
+        if not median / _FAR_FROM_MEDIAN <= duration <= median * _FAR_FROM_MEDIAN:
+            what = f"lasts {duration:.2f} s, the median of {task!r} is {median:.2f} s"
+            yield entry.problem(what, "expected a clip of that task's kind", "warning")
+
+
+def _unnamed_warnings(root: _LocalRoot, named: set[str]) -> Iterator[Problem]:
+    """Find audio files that no entry names."""
+    for folder, _, names in os.walk(root.location):
+        for name in sorted(names):
+            path = f"{folder}/{name}"[len(root.location) + 1 :].replace(os.sep, "/")
+            if path not in named and name.lower().endswith(_AUDIO_ENDINGS):
+                expected = "expected an entry for it; remove it if it is none of the data"
+                yield Problem("warning", path, None, None, "no entry names this file", expected)
+
+
+def _clip_problems(entry: _Entry, clip: _Clip) -> Iterator[Problem]:
+    if clip.error is not None:
+        what, _, advice = clip.error.rpartition("; ")
+        yield entry.problem(what, advice)
+        return
+    for what, expected in _clip_warnings(clip):
+        yield entry.problem(f"{entry.path}: {what}", expected, "warning")
+
+
+def _inspect_all(paths: list[str], num_proc: int) -> Iterator[_Clip]:
+    if num_proc == 1:
+        yield from map(_inspect, paths)
+        return
+    with multiprocessing.Pool(num_proc) as pool:
+        yield from pool.imap(_inspect, paths, chunksize=16)
+
+
+def find_problems(
+    data_dir: str | os.PathLike[str],
+    *,
+    num_proc: int = 1,
+    on_file: Callable[[str, int, int], None] | None = None,
+) -> list[Problem]:
+    """Find everything that is wrong with a data folder, metadata and audio, in one run.
+
+    Errors are what the loader refuses, found by the same code. Warnings stop nothing.
+
+    Args:
+        data_dir: A folder in any layout that `load_dataset(..., data_dir=)` takes.
+        num_proc: Processes that decode the audio.
+        on_file: Called with (input_path, num_frames, sampling_rate in Hz) for each clip, in the
+            order of the metadata; 0 frames at 0 Hz for one that can't be decoded.
+
+    Returns:
+        The problems, sorted by file and row; a row's errors before its warnings.
+    """
+    root = _LocalRoot(os.path.abspath(os.path.expanduser(data_dir)))
+    entries, problems = _read_entries(_find_metadata(root))
+    paths, missing = _locate_all(entries, root)
+    problems += missing
+    located = [(entry, path) for entry, path in zip(entries, paths, strict=True) if path]
+    clips = []
+    audio_paths = [root.audio_path(path) for _, path in located]
+    for (entry, path), clip in zip(located, _inspect_all(audio_paths, num_proc), strict=True):
+        clips.append(clip)
+        problems += _clip_problems(entry, clip)
+        if on_file:
+            rate = clip.sampling_rate if clip.error is None else 0
+            on_file(_to_input_path(path), clip.num_frames, rate)
+    for entry in entries:
+        if entry.utterance:
+            found = _utterance_warnings(entry.utterance)
+            problems += [entry.problem(what, expected, "warning") for what, expected in found]
+    problems += _shared_warnings(located, clips)
+    problems += _duration_warnings(located, clips)
+    problems += _unnamed_warnings(root, {path for _, path in located})
+    return sorted(problems, key=_by_place)
+
+
+# --- Feature --------------------------------------------------------------------------------------
+
+_MARK = "s2s_arena.Waveform"
+
+
+@dataclasses.dataclass
+class Waveform(datasets.Audio):
+    """An `Audio` feature that decodes with libsndfile: no torch, nothing shortened in silence.
+
+    Rows hold `{"path": str or None, "array": float32 of shape (num_frames,), "sampling_rate":
+    int}`: mono by the mean of the channels, then resampled as `librosa.resample` does; values as
+    stored, so a float file may exceed 1.0. On disk and on the Hub the column is a plain `Audio`,
+    recognised by its `id`; whoever hasn't imported this package reads it as that.
+
+    Args:
+        sampling_rate: Hz to resample to, or None for each file's own.
+        decode: False gives `{"path", "bytes"}` instead.
+
+    Raises:
+        ValueError: If `sampling_rate` is no positive int, or more than one channel is asked for.
+        AudioError: On reading a row whose file isn't what it claims to be.
+    """
+
+    def __post_init__(self) -> None:
+        if self.sampling_rate is not None and not _is_rate(self.sampling_rate):
+            raise ValueError(
+                f"sampling_rate is {self.sampling_rate!r}; expected a positive int (Hz) or None"
+            )
+        num_channels = getattr(self, "num_channels", None)  # datasets 4 and 5
+        if num_channels not in (None, 1) or not getattr(self, "mono", True):  # datasets 3
+            raise ValueError("Waveform is mono; use datasets.Audio to keep the channels")
+        self.id = _MARK  # the field's default would not be written to the schema
+
+    def encode_example(self, value: Any) -> dict[str, Any]:
+        """Turn a path, bytes, or a dict of array or bytes or path into what Arrow stores.
+
+        An array becomes a float WAV, which keeps every float32 as it is.
+        """
+        if isinstance(value, (str, os.PathLike)):
+            return {"bytes": None, "path": os.fspath(value)}
+        if isinstance(value, (bytes, bytearray)):
+            return {"bytes": bytes(value), "path": None}
+        if isinstance(value, dict) and value.get("array") is not None:
+            path = value.get("path")
+            array = np.asarray(value["array"])
+            rate = value.get("sampling_rate")
+            if not _is_rate(rate):
+                raise ValueError(f"sampling_rate is {rate!r}; an array needs its rate in Hz")
+            return {"bytes": _encode_wav(array, rate, path or "waveform"), "path": path}
+        if isinstance(value, dict) and (value.get("bytes") or value.get("path")) is not None:
+            return {"bytes": value.get("bytes"), "path": value.get("path")}
+        raise ValueError(
+            f"found {_short(value)}; expected a path, bytes, or a dict with 'array' and "
+            "'sampling_rate', 'bytes' or 'path'"
+        )
+
+    def decode_example(
+        self, value: dict[str, Any], token_per_repo_id: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Turn what Arrow stores into `{"path", "array", "sampling_rate"}`."""
+        if not self.decode:
+            raise RuntimeError("decoding is switched off; use Waveform(decode=True)")
+        if "array" in value:  # decoded already
+            return value
+        path, content = value["path"], value["bytes"]
+        if content is None:
+            content = _read_audio(path, token_per_repo_id or {})
+        recording = _decode(content, path or "audio bytes")
+        array, sampling_rate = _to_waveform(recording, self.sampling_rate)
+        return {"path": path, "array": array, "sampling_rate": sampling_rate}
+
+    def cast_storage(self, storage: pa.Array) -> pa.StructArray:
+        """Bring an Arrow column into the stored form; `map` hands in structs with an array."""
+        if pa.types.is_struct(storage.type) and storage.type.get_field_index("array") >= 0:
+            encoded = [
+                None if row is None else self.encode_example(_with_numpy_array(row))
+                for row in storage.to_pylist()
+            ]
+            return pa.array(encoded, type=self.pa_type)
+        return super().cast_storage(storage)
+
+    def embed_storage(
+        self,
+        storage: pa.StructArray,
+        token_per_repo_id: Mapping[str, Any] | None = None,
+        local_files: bool = True,
+        remote_files: bool = True,
+    ) -> pa.StructArray:
+        """Put the bytes of the files into the column, each checked; paths keep their base name.
+
+        Raises:
+            AudioError: If a file is damaged, so that it isn't passed on.
+        """
+
+        def embed(row: dict[str, Any] | None) -> dict[str, Any] | None:
+            if row is None or row["path"] is None:
+                return row
+            is_wanted = remote_files if _is_url(row["path"]) else local_files
+            if row["bytes"] is None and not is_wanted:
+                return row
+            content = row["bytes"]
+            if content is None:
+                content = _read_audio(row["path"], token_per_repo_id or {})
+                _decode(content, row["path"])
+            name = row["path"].replace(os.sep, "/").rpartition("/")[2]
+            return {"bytes": content, "path": name}
+
+        return pa.array([embed(row) for row in storage.to_pylist()], type=self.pa_type)
+
+
+def _is_rate(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _with_numpy_array(row: dict[str, Any]) -> dict[str, Any]:
+    """Give back its type to an array that went through Arrow as a list; ints stay ints."""
+    array = row["array"]
+    if isinstance(array, list) and array and isinstance(array[0], float):
+        return {**row, "array": np.array(array, dtype=np.float32)}
+    return row
+
+
+class _StoredAudio(datasets.Audio):
+    """What `_type: "Audio"` is read back as: ours for marked columns, the stock class for others.
+
+    datasets makes a feature from a schema or a dataset_info by calling what its feature-type
+    table has under that name, with the fields that were written.
+    """
+
+    def __new__(cls, **fields: Any) -> datasets.Audio:
+        if fields.get("id") == _MARK:
+            return Waveform(**fields)
+        return datasets.Audio(**fields)
+
+
+def _install_read_back() -> None:
+    types = datasets.features.features._FEATURE_TYPES
+    if getattr(types["Audio"], "__name__", None) != _StoredAudio.__name__:
+        types["Audio"] = _StoredAudio
+
+
+# --- Builder --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class S2SArenaConfig(datasets.BuilderConfig):
+    """What a config of S2S-Arena differs in.
+
+    Attributes:
+        category: The category to select, or None for all.
+        sampling_rate: Hz of the waveforms, or "native" for each file's own.
+    """
+
+    category: str | None = None
+    sampling_rate: int | Literal["native"] = SAMPLING_RATE
+
+
+class S2SArena(datasets.GeneratorBasedBuilder):
+    """Builds S2S-Arena from the embedded edition, a data folder or the Hub.
+
+    Args:
+        cache_dir: As for every builder.
+        hash: As for every builder; the digest of the metadata and its place are mixed in.
+        data_dir: A folder in any published layout, `hf://datasets/owner/name[@revision]`, or
+            another fsspec URL. None means the embedded edition.
+        data_files: One or more metadata files instead; recordings are looked up beside them.
+        revision: Branch, tag or commit of an `hf://` data_dir.
+        token: For an `hf://` data_dir.
+        storage_options: For another URL.
+        **kwargs: As for every builder.
+
+    Raises:
+        ValueError: If an option can't be right.
+        MetadataError: If the metadata can't be right; when the split is built.
+    """
+
+    VERSION = VERSION
+    BUILDER_CONFIG_CLASS = S2SArenaConfig
+    BUILDER_CONFIGS = [  # noqa: RUF012 (datasets declares it so)
+        S2SArenaConfig(name="all", version=VERSION, description=DESCRIPTION),
+        *(
+            S2SArenaConfig(name=category, version=VERSION, category=category)
+            for category in CATEGORIES
+        ),
+    ]
+    DEFAULT_CONFIG_NAME = "all"
+
+    def __init__(
+        self,
+        cache_dir: str | None = None,
+        *,
+        hash: str | None = None,
+        base_path: str | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        data_files: Any = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if revision is not None and not str(data_dir).startswith("hf://"):
+            raise ValueError(
+                f"revision={revision!r} needs a data_dir on the Hub, such as "
+                f"'hf://datasets/{OFFICIAL_REPO_ID}'; found {data_dir!r}"
+            )
+        self._is_embedded = data_dir is None and data_files is None
+        if self._is_embedded:
+            data_dir = _embedded_dir(base_path)
+            _warn_that_embedded()
+        elif data_dir is not None and not _is_url(os.fspath(data_dir)):
+            data_dir = os.path.abspath(os.path.expanduser(data_dir))
+        self._source = _open_source(data_dir, data_files, revision, token, storage_options or {})
+        digest = hashlib.sha256(f"{hash}\0{__version__}\0{_digest(self._source)}".encode())
+        super().__init__(
+            cache_dir,
+            hash=digest.hexdigest()[:32],
+            base_path=base_path,
+            data_dir=None if self._is_embedded or data_dir is None else os.fspath(data_dir),
+            token=token,
+            storage_options=storage_options,
+            **kwargs,
+        )
+
+    def get_exported_dataset_info(self) -> datasets.DatasetInfo:
+        """Keep datasets 3 from applying the counts of dataset_infos.json to a user's data."""
+        return datasets.DatasetInfo()
+
+    def _info(self) -> datasets.DatasetInfo:
+        self._check_config()
+        rate = self.config.sampling_rate
+        waveform = Waveform(sampling_rate=None if rate == "native" else rate)
+        columns = {name: datasets.Value("string") for name in _TEXT_COLUMNS}
+        features = datasets.Features({"id": columns.pop("id"), "audio": waveform, **columns})
+        return datasets.DatasetInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            homepage=HOMEPAGE,
+            license=LICENSE,
+            features=features,
+            splits=self._known_splits(),
+        )
+
+    def _check_config(self) -> None:
+        rate, category, name = self.config.sampling_rate, self.config.category, self.config.name
+        problems = []
+        if rate != "native" and not _is_rate(rate):
+            problems.append(f'sampling_rate is {rate!r}; expected a positive int (Hz) or "native"')
+        if category != (None if name == "all" else name):
+            problems.append(
+                f"category is {category!r} in config {name!r}; choose a category by the config's "
+                f'name: load_dataset("s2s_arena", {CATEGORIES[0]!r})'
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def _known_splits(self) -> datasets.SplitDict | None:
+        """Return the counts that a load is verified against; nobody knows those of other data."""
+        if not self._is_embedded:
+            return None
+        count = _NUM_ENTRIES[self.config.name]
+        splits = datasets.SplitDict(dataset_name=self.dataset_name)
+        splits.add(datasets.SplitInfo(SPLIT, num_examples=count, dataset_name=self.dataset_name))
+        return splits
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        root, category = self._source.root, self.config.category
+        entries, problems = _read_entries(self._source)
+        paths, missing = _locate_all(entries, root)
+        if problems := sorted(problems + missing, key=_by_place):
+            raise _metadata_error(problems, root.location)
+        located = [
+            (entry.utterance, path)
+            for entry, path in zip(entries, paths, strict=True)
+            if entry.utterance and path and category in (None, entry.utterance.category)
+        ]
+        if dl_manager.is_streaming:
+            audio_paths = [root.audio_path(path) for _, path in located]
+        else:
+            audio_paths = root.fetch([path for _, path in located], dl_manager)
+        # One list, so that num_proc, workers and resuming can split it row by row.
+        rows = [
+            (utterance, audio_path)
+            for (utterance, _), audio_path in zip(located, audio_paths, strict=True)
+        ]
+        return [datasets.SplitGenerator(name=SPLIT, gen_kwargs={"rows": rows})]
+
+    def _generate_examples(
+        self, rows: list[tuple[Utterance, str]]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        for utterance, audio_path in rows:
+            columns = {name: getattr(utterance, name) for name in _TEXT_COLUMNS}
+            yield utterance.id, {**columns, "audio": audio_path}
+
+    def _as_dataset(self, split: Any = SPLIT, in_memory: bool = False) -> datasets.Dataset:
+        if self.info.splits[SPLIT].num_examples == 0 and str(split).partition("[")[0] == SPLIT:
+            # datasets refuses to read a split without rows.
+            table = datasets.table.InMemoryTable(self.info.features.arrow_schema.empty_table())
+            return datasets.Dataset(table, info=self.info, split=datasets.NamedSplit(SPLIT))
+        dataset = super()._as_dataset(split, in_memory)
+        # Rows hold paths, so a changed file must change what cached results of `map` go by.
+        state = _audio_state(dataset.data.column("audio"))
+        dataset._fingerprint = datasets.fingerprint.Hasher.hash([dataset._fingerprint, state])
+        return dataset
+
+
+def _audio_state(column: pa.ChunkedArray) -> str:
+    """Return a digest of the size and time of every file that an audio column names."""
+    digest = hashlib.sha256()
+    for chunk in column.chunks:
+        for path in chunk.field("path").to_pylist():
+            try:
+                stat = os.stat(path)
+                digest.update(b"%d %d " % (stat.st_size, stat.st_mtime_ns))
+            except FileNotFoundError:
+                digest.update(b"gone ")
+    return digest.hexdigest()
+
+
+def _embedded_dir(base_path: str | None) -> str:
+    """Return the folder of the embedded edition: a checkout's, or that of an installed wheel.
+
+    As a script of datasets 3 this file is copied away, so the data lies below the base path.
+    """
+    here = _HERE if __name__ == "s2s_arena" else base_path or _HERE
+    if _is_url(here):
+        return f"{here.rstrip('/')}/data"
+    is_checkout = _exists(f"{here}/pyproject.toml") and _exists(f"{here}/data/metadata.json")
+    return f"{here}/data" if is_checkout else f"{here}/s2s_arena_data/data"
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def _warn_that_embedded() -> None:
+    """Say once a process, workers aside, that this is not the benchmark's own audio."""
+    if multiprocessing.parent_process() is None:
+        _LOGGER.warning(
+            "This is the embedded edition %s of S2S-Arena: synthetic speech, for building and "
+            "testing. Scores on it are not S2S-Arena scores. For the official recordings give "
+            'data_dir="hf://datasets/%s", or a folder that holds them.',
+            VERSION,
+            OFFICIAL_REPO_ID,
+        )
+
+
+def _open_source(
+    data_dir: str | os.PathLike[str] | None,
+    data_files: Any,
+    revision: str | None,
+    token: str | bool | None,
+    storage_options: dict[str, Any],
+) -> _Source:
+    folder = None if data_dir is None else os.fspath(data_dir)
+    if data_files is not None:
+        return _open_data_files(data_files, folder)
+    if folder is None:
+        raise ValueError("data_dir and data_files are both None; the embedded edition has a folder")
+    if folder.startswith("hf://datasets/"):
+        return _find_metadata(_open_hub(folder, revision, token))
+    if _is_url(folder):
+        return _find_metadata(_UrlRoot(folder.rstrip("/"), storage_options))
+    return _find_metadata(_LocalRoot(folder))
+
+
+def _open_data_files(data_files: Any, folder: str | None) -> _Source:
+    """Open metadata files that the user names: one or more paths or patterns, or `{"test": ...}`.
+
+    Their recordings lie below `folder` where it is given, else beside them; metadata in a folder
+    named `data` may belong to recordings below its parent, as in the web arena's layout.
+    """
+    base = folder or os.getcwd()
+    files = [file for pattern in _flatten(data_files) for file in _expand(pattern, base)]
+    if folder is None:
+        folder = os.path.commonpath([file.rpartition("/")[0] for file in files])
+        parent, _, name = folder.rpartition("/")
+        if name == "data" and not _has_a_recording(_LocalRoot(folder), files[0]):
+            folder = parent
+    return _Source(_LocalRoot(folder), tuple(os.path.relpath(file, folder) for file in files))
+
+
+def _flatten(data_files: Any) -> list[str]:
+    if isinstance(data_files, Mapping):
+        if set(data_files) != {SPLIT}:
+            raise ValueError(f"data_files has splits {list(data_files)}; expected {SPLIT!r} alone")
+        return _flatten(data_files[SPLIT])
+    if isinstance(data_files, (str, os.PathLike)):
+        return [os.fspath(data_files)]
+    return [os.fspath(path) for path in data_files]
+
+
+def _expand(pattern: str, base: str) -> list[str]:
+    """Return the absolute paths, with `/`, that a path or pattern below `base` stands for."""
+    if _is_url(pattern):
+        raise ValueError(f"data_files {pattern!r} is a URL; expected local files, or use data_dir")
+    pattern = os.path.expanduser(pattern)
+    path = os.path.abspath(pattern if os.path.isabs(pattern) else f"{base}/{pattern}")
+    found = [path] if _exists(path) else sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise MetadataError(f"data_files {pattern!r}: no such file at {path}")
+    return [file.replace(os.sep, "/") for file in found]
+
+
+def _has_a_recording(root: _LocalRoot, file: str) -> bool:
+    entries, _ = _parse_entries(_parse_rows(_read_local(file), file)[0], file)
+    paths, _ = _locate_all(entries, root)
+    return any(paths)
+
+
+# --- Registration ---------------------------------------------------------------------------------
+
+_NAME = "s2s_arena"
+
+
+def register() -> None:
+    """Make `load_dataset("s2s_arena", ...)` resolve, and marked columns come back as Waveform.
+
+    datasets has no plugin point, so its `dataset_module_factory` is wrapped, wherever it is bound,
+    to answer for this one name. Harmless twice.
+
+    Raises:
+        ImportError: If this `datasets` has no such function.
+    """
+    _install_read_back()
+    for module in (datasets.load, datasets.inspect):
+        factory = getattr(module, "dataset_module_factory", None)
+        if factory is None:
+            raise ImportError(
+                f"s2s_arena {__version__} doesn't know datasets {datasets.__version__}: "
+                f"{module.__name__} has no dataset_module_factory; install 'datasets>=3.6,<6'"
+            )
+        if not getattr(factory, "serves_s2s_arena", False):
+            module.dataset_module_factory = _serving(factory)
+
+
+def _serving(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(factory)
+    def serve(path: str, revision: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        if path != _NAME:
+            return factory(path, revision, *args, **kwargs)
+        return datasets.load.DatasetModule(
+            module_path=__name__, hash=__version__, builder_kwargs={"revision": revision}
+        )
+
+    serve.serves_s2s_arena = True  # type: ignore[attr-defined]
+    return serve
+
+
+# --- First look -----------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+_positive_int.__name__ = "positive number"  # argparse: "invalid positive number value: '0'"
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    configs = ", ".join(repr(config.name) for config in S2SArena.BUILDER_CONFIGS)
+    parser = _Parser(
+        prog="python -m s2s_arena",
+        description="Show the first examples of S2S-Arena: its columns, then a table.",
+        epilog=f"Configs: {configs}.",
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        default="all",
+        choices=[config.name for config in S2SArena.BUILDER_CONFIGS],
+        metavar="CONFIG",
+        help="a category, or 'all' (default)",
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="D",
+        help="folder or hf://datasets/owner/name with the data; default: the embedded edition",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_positive_int,
+        default=10,
+        metavar="N",
+        help="number of examples in the table (default: 10)",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m s2s_arena [CONFIG] [--data-dir D] [--limit N]`; return the exit status."""
+    options = _build_parser().parse_args(argv)
+    try:
+        builder = S2SArena(config_name=options.config, data_dir=options.data_dir)
+        stream = builder.as_streaming_dataset(SPLIT)
+        examples = list(stream.take(options.limit))
+    except (MetadataError, AudioError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    edition = f"data of {options.data_dir}" if options.data_dir else f"embedded edition {VERSION}"
+    print(f"S2S-Arena, {edition}, config {options.config!r} (s2s_arena {__version__})\n")
+    for name, feature in stream.features.items():
+        print(f"  {name:<17}{_feature_name(feature)}")
+    print()
+    for line in _table_lines(examples, shutil.get_terminal_size((100, 24)).columns):
+        print(line)
+    return 0
+
+
+def _feature_name(feature: Any) -> str:
+    if isinstance(feature, Waveform):
+        return f"Waveform, {feature.sampling_rate or 'native'} Hz"
+    return str(feature.dtype)
+
+
+def _table_lines(examples: list[dict[str, Any]], width: int) -> Iterator[str]:
+    """Lay out one line an example; the last column takes the width that is left."""
+    header = ("id", "task", "level", "language", "seconds", "text")
+    rows = [header, *(_table_row(example) for example in examples)]
+    limits = [24, 24, 5, 10, 7]
+    widths = [
+        min(limit, max(_display_width(row[column]) for row in rows))
+        for column, limit in enumerate(limits)
+    ]
+    widths.append(max(10, width - sum(widths) - 2 * len(widths)))
+    for row in rows:
+        cells = (_fit(cell, size) for cell, size in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _table_row(example: dict[str, Any]) -> tuple[str, ...]:
+    audio = example["audio"]
+    seconds = len(audio["array"]) / audio["sampling_rate"]
+    columns = (example[name] for name in ("id", "task", "level", "language"))
+    return (*columns, f"{seconds:7.2f}", " ".join(example["text"].split()))
+
+
+def _display_width(text: str) -> int:
+    """Count terminal cells: Chinese characters take two, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(char)) for char in text)
+
+
+def _fit(text: str, width: int) -> str:
+    """Pad or shorten (with an ellipsis) to exactly `width` cells."""
+    if _display_width(text) > width:
+        while _display_width(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _display_width(text))
+
+
+if __name__ == "s2s_arena":
+    register()
+elif __name__ == "__main__":
+    # One Waveform class a process: the `__main__` copy of this file hands over to the module.
+    import s2s_arena
+
+    sys.exit(s2s_arena.main(sys.argv[1:]))
+else:
+    # A script of datasets 3: the name is its path, but cached columns must read back as ours.
+    _install_read_back()
