@@ -31,10 +31,11 @@ import shutil
 import statistics
 import struct
 import sys
+import time
 import unicodedata
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard, TypeVar
 
 import datasets
 import numpy as np
@@ -598,15 +599,17 @@ def _parse_entries(rows: list[Any], file: str) -> tuple[list[_Entry], list[Probl
     return entries, problems
 
 
-def _repeated_id_problems(entries: Iterable[_Entry]) -> Iterator[Problem]:
+_UNIQUE_IDS = "expected unique ids: they key the rows and the model outputs"
+
+
+def _repeated_id_problems(
+    entries: Iterable[_Entry], expected: str = _UNIQUE_IDS
+) -> Iterator[Problem]:
     first: dict[str, _Entry] = {}
     for entry in entries:
         earlier = entry if entry.id is None else first.setdefault(entry.id, entry)
         if earlier is not entry:
-            yield entry.problem(
-                f"the id is already that of {earlier.place}",
-                "expected unique ids: they key the rows and the model outputs",
-            )
+            yield entry.problem(f"the id is already that of {earlier.place}", expected)
 
 
 _MAX_LISTED_PROBLEMS = 20
@@ -726,10 +729,7 @@ def _wav_chunks(content: bytes) -> dict[bytes, tuple[int, int]]:
     while position + 8 <= len(content) and b"data" not in chunks:
         tag, size = content[position : position + 4], _uint(content, position + 4, 4, order)
         chunks[tag] = (position + 8, size)
-        position += 8 + size
-        # A chunk of odd size is followed by a pad byte, which some writers leave out.
-        if size % 2 and content[position : position + 1] == b"\0":
-            position += 1
+        position += 8 + size + size % 2  # a pad byte follows a chunk of odd size
     return chunks
 
 
@@ -769,9 +769,11 @@ def _wav_frames_in(size: int, content: bytes, chunks: Mapping[bytes, tuple[int, 
     return _uint(content, chunks[b"fact"][0], 4, order) if b"fact" in chunks else 0
 
 
-def _flac_num_frames(content: bytes, name: str) -> int:  # noqa: ARG001 (all have one signature)
-    """Read the 36-bit count in STREAMINFO; 0 means that the encoder wrote to a pipe."""
-    return _uint(content, 18, 8, "big") & 0xFFFFFFFFF
+def _flac_num_frames(content: bytes, name: str) -> int:
+    """Read the 36-bit count in STREAMINFO; an encoder that writes to a pipe leaves 0."""
+    if num_frames := _uint(content, 18, 8, "big") & 0xFFFFFFFFF:
+        return num_frames
+    raise AudioError(f"{name}: a FLAC file that doesn't say how long it is; {_CONVERT}")
 
 
 def _ogg_num_frames(content: bytes, name: str) -> int:
@@ -904,15 +906,15 @@ def _parse_mpeg(content: bytes, name: str) -> _MpegStream:
     end, count = _walk_mpeg(content, audio_start, header.family)
     if end > len(content):
         raise _cut_short(name, f"{count} MPEG frames", f"{count - 1} and a part of the last")
-    # Some encoders count the header's own frame; then at least the bytes agree.
-    if (promised or 0) > count + (promised_bytes == end - start):
-        raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
     for position, rest in ((0, content[:start]), (end, content[end:])):
         if rest.strip(b"\0") and not rest.lstrip(b"\0").startswith(_MPEG_TAGS):
             raise AudioError(
                 f"{name}: damaged, {len(rest)} bytes from byte {position} on are neither MPEG "
                 f"frames nor a tag; {_FETCH_AGAIN}"
             )
+    # Some encoders count the header's own frame; then at least the bytes agree.
+    if (promised or 0) > count + (promised_bytes == end - start):
+        raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
     return _MpegStream(start, audio_start, end, count * header.num_frames, trimmed)
 
 
@@ -978,7 +980,6 @@ _NUM_FRAMES: dict[str, Callable[[bytes, str], int]] = {
 }
 # Hz. Speech is recorded at 8 to 192 kHz; a rate outside these comes from a damaged header.
 _MIN_RATE, _MAX_RATE = 1_000, 768_000
-_BLOCK = 1 << 20  # frames that are read at once where the header doesn't say how many there are
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -1033,10 +1034,7 @@ def _read_samples(content: bytes, kind: str, name: str) -> _Recording:
 
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
-            blocks = [file.read(min(file.frames, _BLOCK), dtype="float32", always_2d=True)]
-            while len(blocks[-1]) == _BLOCK:
-                blocks.append(file.read(_BLOCK, dtype="float32", always_2d=True))
-            samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            samples = file.read(dtype="float32", always_2d=True)
             return _Recording(samples, file.samplerate, file.subtype)
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{name}: {kind} that can't be decoded ({error}); {_CONVERT}") from error
@@ -1248,7 +1246,7 @@ class _HubRoot:
     folder: str
     files: tuple[str, ...]
     is_offline: bool
-    token: str | bool | None
+    token: str | bool | None = dataclasses.field(repr=False)
 
     @property
     def location(self) -> str:
@@ -1276,10 +1274,15 @@ class _HubRoot:
     def fetch(self, paths: list[str], dl_manager: Any) -> list[str]:  # noqa: ARG002
         from tqdm.contrib.concurrent import thread_map
 
-        return list(thread_map(self._download, paths, max_workers=8, desc="Fetching audio"))
+        options = {"max_workers": 8, "desc": "Fetching audio", "tqdm_class": datasets.utils.tqdm}
+        return list(thread_map(self._download, paths, **options))
 
     def _download(self, path: str) -> str:
         return _download_from_hub(self.repo_id, self.commit, f"{self.folder}{path}", self.token)
+
+
+# What load_dataset was given, by repository: datasets 3 doesn't hand it to every row of a stream.
+_TOKENS: dict[str, str | bool | None] = {}
 
 
 def _open_hub(url: str, revision: str | None, token: str | bool | None) -> _HubRoot:
@@ -1292,6 +1295,7 @@ def _open_hub(url: str, revision: str | None, token: str | bool | None) -> _HubR
     if in_url and revision and in_url != revision:
         raise ValueError(f"data_dir says revision {in_url!r}, revision= says {revision!r}")
     commit, files, is_offline = _resolve_on_hub(repo_id, in_url or revision or "main", token)
+    _TOKENS[repo_id] = token
     return _HubRoot(repo_id, commit, f"{folder}/" if folder else "", files, is_offline, token)
 
 
@@ -1300,16 +1304,15 @@ def _resolve_on_hub(
 ) -> tuple[str, tuple[str, ...], bool]:
     """Return (commit, files, is offline); offline, what huggingface_hub's cache knows."""
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub import constants
 
-    try:
-        info = huggingface_hub.HfApi(token=token).dataset_info(
-            repo_id, revision=revision, timeout=30
-        )
-    except OfflineModeIsEnabled:
+    if constants.HF_HUB_OFFLINE:
         return _resolve_in_cache(repo_id, revision)
-    except HfHubHTTPError as error:
-        raise _hub_error(error, f"{repo_id} at revision {revision!r}") from error
+    api = huggingface_hub.HfApi(token=token)
+    info = ask_hub(
+        lambda: api.dataset_info(repo_id, revision=revision, timeout=10),
+        f"{repo_id} at revision {revision!r}",
+    )
     commit = str(info.sha)
     _remember_revision(repo_id, revision, commit)
     return commit, tuple(sibling.rfilename for sibling in info.siblings or ()), False
@@ -1344,10 +1347,13 @@ def _resolve_in_cache(repo_id: str, revision: str) -> tuple[str, tuple[str, ...]
             repo_id, repo_type="dataset", revision=revision, local_files_only=True
         )
     except LocalEntryNotFoundError as error:
-        raise ConnectionError(
-            f"{repo_id} at revision {revision!r} is not in the cache and HF_HUB_OFFLINE is set; "
-            "load it once while online"
-        ) from error
+        # huggingface_hub 2 refuses a snapshot that lacks files, which is what a stream leaves.
+        snapshot = getattr(error, "snapshot_path", None)
+        if snapshot is None:
+            raise ConnectionError(
+                f"{repo_id} at revision {revision!r} is not in the cache and HF_HUB_OFFLINE is "
+                "set; load it once while online"
+            ) from error
     files = [
         f"{folder}/{name}"[len(snapshot) + 1 :].replace(os.sep, "/")
         for folder, _, names in os.walk(snapshot)
@@ -1356,12 +1362,86 @@ def _resolve_in_cache(repo_id: str, revision: str) -> tuple[str, tuple[str, ...]
     return os.path.realpath(snapshot).replace(os.sep, "/").rpartition("/")[2], tuple(files), True
 
 
-def _hub_error(error: Exception, what: str) -> OSError:
-    """Say what couldn't be had from the Hub and what to do; the token is never in the text."""
-    from huggingface_hub import errors
+_Answer = TypeVar("_Answer")
 
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
+
+def ask_hub(ask: Callable[[], _Answer], what: str, *, patience: float = 20.0) -> _Answer:
+    """Call a function of huggingface_hub, again after faults that may pass.
+
+    The client itself tries some requests again (a HEAD that meets 5xx) and not others (a body that
+    does, a connection that is reset). Waits 1, 2, 4, 8, then 16 s, or as `Retry-After` says.
+
+    Args:
+        ask: Makes the request.
+        what: Named in errors.
+        patience: Seconds after which no other attempt is begun.
+
+    Raises:
+        OSError: With a message that says what couldn't be had and the next step; a PermissionError
+            without access, a FileNotFoundError where there is no such file or revision.
+    """
+    import huggingface_hub.errors
+
+    # httpx's errors or requests', whichever huggingface_hub is built on, share this base class.
+    bases = huggingface_hub.errors.HfHubHTTPError.__mro__
+    client_errors = tuple(base for base in bases if base.__name__ == "HTTPError")
+    end, pause = time.monotonic() + patience, 1.0
+    while True:
+        try:
+            return ask()
+        except (OSError, json.JSONDecodeError, *client_errors) as error:
+            cause = _cause_of(error)
+            wait = max(pause, _retry_after(cause))
+            if time.monotonic() + wait > end or not _may_pass(cause):
+                raise _hub_error(cause, what) from error
+        time.sleep(wait)
+        pause = min(2 * pause, 16.0)
+
+
+def _cause_of(error: Exception) -> BaseException:
+    """Look behind the client's "no local entry", which it says also when the Hub failed it."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    is_behind = isinstance(error, LocalEntryNotFoundError) and _status_of(error.__cause__)
+    return error.__cause__ if is_behind and error.__cause__ else error
+
+
+def _status_of(error: BaseException | None) -> int | None:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _retry_after(error: BaseException) -> float:
+    """Return the seconds that the answer asks to wait, 0 if it doesn't or names a date."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _is_local(error: BaseException) -> TypeGuard[OSError]:
+    """Tell whether this machine said no, such as for want of disk space or permission."""
+    is_local = isinstance(error, OSError) and error.errno is not None
+    return is_local and not isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _may_pass(error: BaseException) -> bool:
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    status = _status_of(error)
+    if status is not None:
+        return status in (408, 429) or status >= 500
+    # The client has tried for some time before it says that it has no local entry.
+    tried = isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled))
+    return not tried and not _is_local(error)
+
+
+def _hub_error(error: BaseException, what: str) -> OSError:
+    """Say what couldn't be had from the Hub and what to do; the token is never in the text."""
+    from huggingface_hub import constants, errors
+
+    if _is_local(error):
+        return error
+    status = _status_of(error)
     if isinstance(error, errors.RevisionNotFoundError):
         return FileNotFoundError(f"{what}: no such revision on the Hub")
     if isinstance(error, errors.EntryNotFoundError) and status == 404:
@@ -1376,9 +1456,16 @@ def _hub_error(error: Exception, what: str) -> OSError:
             f"{what}: no such repository, or no access to it; check the name, "
             "log in with `hf auth login` or set HF_TOKEN"
         )
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return ConnectionError(f"{what}: not in the cache, and the Hub can't be reached")
-    return ConnectionError(f"{what}: the Hub answered {status or type(error).__name__}; try again")
+    if constants.HF_HUB_OFFLINE:
+        return ConnectionError(
+            f"{what}: not in the cache, and HF_HUB_OFFLINE is set; load it once while online"
+        )
+    if status is None:
+        reason = str(error) if isinstance(error, ConnectionError) else type(error).__name__
+        return ConnectionError(f"{what}: the connection to the Hub failed ({reason}); try again")
+    wait = _retry_after(error)
+    later = f"in {wait:.0f} s, as it asks" if wait else "later"
+    return ConnectionError(f"{what}: the Hub answered {status}; try again {later}")
 
 
 def _download_from_hub(repo_id: str, commit: str, file: str, token: str | bool | None) -> str:
@@ -1388,18 +1475,19 @@ def _download_from_hub(repo_id: str, commit: str, file: str, token: str | bool |
         OSError: If it can't be had, or arrived damaged twice.
     """
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    def download() -> str:
+        return str(
+            huggingface_hub.hf_hub_download(
+                repo_id, file, repo_type="dataset", revision=commit, token=token
+            )
+        )
 
     what = f"{file} of {repo_id} at commit {commit}"
     for _ in range(2):
-        try:
-            path = huggingface_hub.hf_hub_download(
-                repo_id, file, repo_type="dataset", revision=commit, token=token
-            )
-        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-            raise _hub_error(error, what) from error
+        path = ask_hub(download, what)
         if _is_intact(path):
-            return str(path)
+            return path
         os.remove(os.path.realpath(path))
     raise ConnectionError(f"{what}: arrived twice with other bytes than the Hub lists; try again")
 
@@ -1489,7 +1577,7 @@ def _read_audio(path: str, token_per_repo_id: Mapping[str, Any]) -> bytes:
     hub = _HUB_URL.fullmatch(path)
     try:
         if hub and hub["revision"] and hub["path"]:
-            token = token_per_repo_id.get(hub["repo_id"])
+            token = {**_TOKENS, **token_per_repo_id}.get(hub["repo_id"])
             path_in_cache = _download_from_hub(hub["repo_id"], hub["revision"], hub["path"], token)
             return _read_local(path_in_cache)
         if _is_url(path):
@@ -1567,7 +1655,11 @@ def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
         what = f"no list of entries{saw}"
         expected = "expected metadata.json, or *.json here or in data/, with a list of entries"
         problems.append(Problem("error", source.root.location, None, None, what, expected))
-    problems += _repeated_id_problems(entries)
+    expected = _UNIQUE_IDS
+    if isinstance(source.root, _HubRoot):
+        command = f"scripts/fetch_official.py --repo-id {source.root.repo_id} --out DIR"
+        expected = f"{expected}; `python {command}` writes a copy that has them"
+    problems += _repeated_id_problems(entries, expected)
     return entries, problems
 
 
@@ -2008,6 +2100,69 @@ def _install_read_back() -> None:
         types["Audio"] = _StoredAudio
 
 
+# --- Stream ---------------------------------------------------------------------------------------
+
+
+class _Stream(datasets.IterableDataset):
+    """A stream whose `remove_columns` opens no recording: datasets' own decodes rows for it."""
+
+    def remove_columns(self, column_names: str | list[str]) -> datasets.IterableDataset:
+        """Select the other columns; the rest of the stream stays as it is."""
+        removed = [column_names] if isinstance(column_names, str) else list(column_names)
+        if unknown := [name for name in removed if name not in self.column_names]:
+            raise ValueError(f"no column {unknown}; expected some of {self.column_names}")
+        return self.select_columns([name for name in self.column_names if name not in removed])
+
+    def skip(self, n: int) -> datasets.IterableDataset:
+        """Leave the first rows out, unopened."""
+        return _to_stream(super().skip(n))
+
+    def take(self, n: int) -> datasets.IterableDataset:
+        """Keep the first rows alone."""
+        return _to_stream(super().take(n))
+
+    def select_columns(self, column_names: str | list[str]) -> datasets.IterableDataset:
+        """Keep these columns alone."""
+        return _to_stream(super().select_columns(column_names))
+
+
+def _to_stream(dataset: datasets.IterableDataset) -> datasets.IterableDataset:
+    """Give a dataset that is still undecoded our `remove_columns`; datasets makes its own class."""
+    dataset.__class__ = _Stream
+    return dataset
+
+
+def _install_embedding() -> None:
+    """Let `Dataset.to_parquet` write the bytes of our columns.
+
+    datasets embeds files in push_to_hub but not here, where it writes the paths of this machine.
+    """
+    original = datasets.Dataset.to_parquet
+    if getattr(original, "embeds_waveforms", False):
+        return
+
+    @functools.wraps(original)
+    def to_parquet(
+        dataset: datasets.Dataset, path_or_buf: Any, batch_size: int | None = None, **kwargs: Any
+    ) -> int:
+        if any(isinstance(feature, Waveform) for feature in dataset.features.values()):
+            dataset = _with_bytes(dataset)
+            if not dataset.num_rows:
+                batch_size = batch_size or 1  # datasets would divide the size by the rows
+        written: int = original(dataset, path_or_buf, batch_size=batch_size, **kwargs)
+        return written
+
+    to_parquet.embeds_waveforms = True  # type: ignore[attr-defined]
+    datasets.Dataset.to_parquet = to_parquet
+
+
+def _with_bytes(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Return the dataset with every file that it names read, checked and put into its rows."""
+    return dataset.with_format("arrow").map(
+        datasets.table.embed_table_storage, batched=True, batch_size=100, desc="Embedding audio"
+    )
+
+
 # --- Builder --------------------------------------------------------------------------------------
 
 
@@ -2160,6 +2315,16 @@ class S2SArena(datasets.GeneratorBasedBuilder):
             columns = {name: getattr(utterance, name) for name in _TEXT_COLUMNS}
             yield utterance.id, {**columns, "audio": audio_path}
 
+    def _as_streaming_dataset_single(self, splits_generator: Any) -> datasets.IterableDataset:
+        root = self._source.root
+        return _Stream(
+            self._get_examples_iterable_for_split(splits_generator),
+            info=self.info,
+            split=splits_generator.name,
+            # datasets would pass the token on for a builder that is a Hub repository itself.
+            token_per_repo_id={root.repo_id: root.token} if isinstance(root, _HubRoot) else {},
+        )
+
     def _as_dataset(self, split: Any = SPLIT, in_memory: bool = False) -> datasets.Dataset:
         if self.info.splits[SPLIT].num_examples == 0 and str(split).partition("[")[0] == SPLIT:
             # datasets refuses to read a split without rows.
@@ -2195,6 +2360,11 @@ def _embedded_dir(base_path: str | None) -> str:
         return f"{here.rstrip('/')}/data"
     is_checkout = _exists(f"{here}/pyproject.toml") and _exists(f"{here}/data/metadata.json")
     return f"{here}/data" if is_checkout else f"{here}/s2s_arena_data/data"
+
+
+def embedded_dir() -> str:
+    """Return the folder of the embedded edition, for what takes a data folder."""
+    return _embedded_dir(None)
 
 
 def _exists(path: str) -> bool:
@@ -2296,6 +2466,7 @@ def register() -> None:
         ImportError: If this `datasets` has no such function.
     """
     _install_read_back()
+    _install_embedding()
     for module in (datasets.load, datasets.inspect):
         factory = getattr(module, "dataset_module_factory", None)
         if factory is None:
@@ -2339,17 +2510,18 @@ _positive_int.__name__ = "positive number"  # argparse: "invalid positive number
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    configs = ", ".join(repr(config.name) for config in S2SArena.BUILDER_CONFIGS)
+    configs = [config.name for config in S2SArena.BUILDER_CONFIGS]
     parser = _Parser(
         prog="python -m s2s_arena",
         description="Show the first examples of S2S-Arena: its columns, then a table.",
-        epilog=f"Configs: {configs}.",
+        epilog="configs:\n" + "\n".join(f"  {name!r}" for name in configs),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "config",
         nargs="?",
         default="all",
-        choices=[config.name for config in S2SArena.BUILDER_CONFIGS],
+        choices=configs,
         metavar="CONFIG",
         help="a category, or 'all' (default)",
     )
@@ -2398,7 +2570,8 @@ def _table_lines(examples: list[dict[str, Any]], width: int) -> Iterator[str]:
     """Lay out one line an example; the last column takes the width that is left."""
     header = ("id", "task", "level", "language", "seconds", "text")
     rows = [header, *(_table_row(example) for example in examples)]
-    limits = [24, 24, 5, 10, 7]
+    name_width = max(8, min(24, (width - 32) // 4))  # 32: the three short columns and the gaps
+    limits = [name_width, name_width, 5, 10, 7]
     widths = [
         min(limit, max(_display_width(row[column]) for row in rows))
         for column, limit in enumerate(limits)
@@ -2441,3 +2614,4 @@ elif __name__ == "__main__":
 else:
     # A script of datasets 3: the name is its path, but cached columns must read back as ours.
     _install_read_back()
+    _install_embedding()
