@@ -96,7 +96,9 @@ def test_two_installs_in_turn_on_one_cache(tmp_path: Path) -> None:
 def test_cached_path_whose_file_has_gone_names_the_way_out(small_corpus: Corpus) -> None:
     rows = small_corpus.load()
     (small_corpus.root / "emotion/audio_10.wav").unlink()
-    with pytest.raises(AudioError, match=r'emotion/audio_10.wav: .*download_mode="force_redownload"'):
+    with pytest.raises(
+        AudioError, match=r'emotion/audio_10.wav: .*download_mode="force_redownload"'
+    ):
         rows[0]
     assert is_tone(rows[1]["audio"], 300)
     with pytest.raises(s2s_arena.MetadataError, match="no audio file at .*audio_10.wav"):

@@ -102,7 +102,8 @@ def test_streamed_map_filter_take_skip_shuffle(small_corpus: Corpus) -> None:
     assert_tones(stream.map(louder), small_corpus)
     ids = [row["id"] for row in stream.skip(1).take(2)]
     assert ids == small_corpus.ids[1:3]
-    assert [row["id"] for row in stream.filter(lambda row: row["level"] == "L0")] == ids[1:] + ["clip_3"]
+    quiet = stream.filter(lambda row: row["level"] == "L0")
+    assert [row["id"] for row in quiet] == ["clip_2", "clip_3"]
     shuffled = [row["id"] for row in stream.shuffle(seed=0, buffer_size=2)]
     assert sorted(shuffled) == small_corpus.ids
 
@@ -179,7 +180,9 @@ def test_resumed_stream_continues_exactly(corpus: Corpus) -> None:
             stream = streams()[which]
             stream.load_state_dict(state)
             rows = iter(stream)
-            seen += [row["id"] for row in (rows if more is None else (next(rows) for _ in range(more)))]
+            seen += [
+                row["id"] for row in (rows if more is None else (next(rows) for _ in range(more)))
+            ]
         assert seen == corpus.ids
 
 
@@ -283,7 +286,7 @@ def test_columns_of_paths_bytes_and_arrays_cast(small_corpus: Corpus) -> None:
         assert rows[1]["audio"] is None
 
 
-def test_decoding_can_be_switched_off(small_corpus: Corpus) -> None:
+def test_decoding_can_be_switched_off() -> None:
     with pytest.raises(RuntimeError, match="decoding is switched off"):
         Waveform(decode=False).decode_example({"path": "x", "bytes": None})
     decoded = {"path": None, "array": np.zeros(1, np.float32), "sampling_rate": 1}
@@ -342,7 +345,9 @@ def test_errors_pass_between_processes(small_corpus: Corpus) -> None:
         rows.map(louder, num_proc=2)
 
 
-def test_reader_without_this_package_sees_a_plain_audio(small_corpus: Corpus, tmp_path: Path) -> None:
+def test_reader_without_this_package_sees_a_plain_audio(
+    small_corpus: Corpus, tmp_path: Path
+) -> None:
     small_corpus.load().to_parquet(tmp_path / "x.parquet")
     printed = in_new_process(
         f"""
