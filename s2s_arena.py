@@ -28,6 +28,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import statistics
 import struct
 import sys
@@ -344,6 +345,9 @@ def _decode_text(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
+_LFS_POINTER = b"version https://git-lfs"  # what a clone without LFS holds in place of a file
+
+
 def _parse_rows(content: bytes, file: str) -> tuple[list[Any], list[Problem]]:
     """Read a metadata file, a JSON list or JSON Lines, as raw rows; and what is wrong with it."""
 
@@ -364,6 +368,8 @@ def _parse_rows(content: bytes, file: str) -> tuple[list[Any], list[Problem]]:
         # One entry a line, the form of JSON Lines: {"id": "emotion_audio_0", ...}
         if text.lstrip().startswith("{") and str(error).startswith("Extra data"):
             return _parse_json_lines(text), []
+        if content.startswith(_LFS_POINTER):
+            return problem("a git-lfs pointer", "run `git lfs pull` in the data folder")
         return problem(f"not valid JSON ({error})", "if it was cut short, get a fresh copy")
     if _looks_like_entry(value):
         return [value], []
@@ -599,6 +605,42 @@ def _parse_entries(rows: list[Any], file: str) -> tuple[list[_Entry], list[Probl
     return entries, problems
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MetadataFile:
+    """One JSON file of a data folder, parsed.
+
+    Attributes:
+        entries: Each entry that passed its checks, as it is written and as it is understood.
+        problems: What is wrong with the others, or with the file.
+        passed_over: What the file is if it is one object and no entry, such as provenance.json,
+            which the loader passes over; else None.
+    """
+
+    entries: list[tuple[dict[str, Any], Utterance]]
+    problems: list[Problem]
+    passed_over: str | None
+
+
+def parse_metadata(content: bytes, file: str) -> MetadataFile:
+    """Parse a metadata file, a JSON list of entries or JSON Lines, as the loader does.
+
+    Args:
+        content: The file's bytes.
+        file: Named in problems.
+
+    Returns:
+        The entries in their order. Whether ids are unique and recordings exist is another matter.
+    """
+    passed_over = _describe_lone_object(content)
+    if passed_over is not None:
+        return MetadataFile([], [], passed_over)
+    rows, problems = _parse_rows(content, file)
+    parsed, row_problems = _parse_entries(rows, file)
+    pairs = zip(rows, parsed, strict=True)
+    entries = [(row, entry.utterance) for row, entry in pairs if entry.utterance]
+    return MetadataFile(entries, problems + row_problems, None)
+
+
 _UNIQUE_IDS = "expected unique ids: they key the rows and the model outputs"
 
 
@@ -639,7 +681,7 @@ _AUDIO_MAGIC = (
 _CONVERT = "convert it, for example with `ffmpeg -i IN OUT.wav`"
 _FETCH_AGAIN = "get a fresh copy"
 _OTHER_MAGIC = (
-    (0, b"version https://git-lfs", "a git-lfs pointer", "run `git lfs pull` in the data folder"),
+    (0, _LFS_POINTER, "a git-lfs pointer", "run `git lfs pull` in the data folder"),
     (4, b"ftyp", "an MP4 or M4A file", _CONVERT),
     (0, b"\x1aE\xdf\xa3", "a Matroska or WebM file", _CONVERT),
     (0, b"ADIF", "AAC", _CONVERT),
@@ -854,15 +896,15 @@ def _mpeg_header_at(content: bytes, position: int) -> _MpegHeader | None:
 _MAX_MPEG_SEARCH = 65_536  # bytes; covers the padding that taggers leave
 
 
-def _find_mpeg_start(content: bytes) -> int | None:
-    """Return where the first of two consecutive MPEG frames begins."""
+def _find_mpeg_start(content: bytes) -> tuple[int, _MpegHeader] | None:
+    """Return where the first of two consecutive MPEG frames begins, and its header."""
     position = content.find(b"\xff")
     while 0 <= position <= _MAX_MPEG_SEARCH:
         if header := _mpeg_header_at(content, position):
             after = position + header.length
             following = _mpeg_header_at(content, after)
             if after >= len(content) or (following and following.family == header.family):
-                return position
+                return position, header
         position = content.find(b"\xff", position + 1)
     return None
 
@@ -897,25 +939,31 @@ def _parse_mpeg(content: bytes, name: str) -> _MpegStream:
     Raises:
         AudioError: If a frame is cut short or missing, or something else lies beside the frames.
     """
-    start = _find_mpeg_start(content)
-    header = None if start is None else _mpeg_header_at(content, start)
-    if start is None or header is None:
+    found = _find_mpeg_start(content)
+    if found is None:
         raise AudioError(f"{name}: an MP3 file without MPEG frames; {_FETCH_AGAIN}")
+    start, header = found
     promised, promised_bytes, trimmed = _parse_xing(content, start + 4 + header.side_length)
     audio_start = start if promised is None else start + header.length
     end, count = _walk_mpeg(content, audio_start, header.family)
     if end > len(content):
         raise _cut_short(name, f"{count} MPEG frames", f"{count - 1} and a part of the last")
+    if promised != count:  # else the header vouches for the frames, whatever lies beside them
+        _check_beside_mpeg(content, start, end, name)
+    # Some encoders count the header's own frame; then at least the bytes agree.
+    if (promised or 0) > count + (promised_bytes == end - start):
+        raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
+    return _MpegStream(start, audio_start, end, count * header.num_frames, trimmed)
+
+
+def _check_beside_mpeg(content: bytes, start: int, end: int, name: str) -> None:
+    """Refuse anything but padding and tags: it may be what is left of overwritten frames."""
     for position, rest in ((0, content[:start]), (end, content[end:])):
         if rest.strip(b"\0") and not rest.lstrip(b"\0").startswith(_MPEG_TAGS):
             raise AudioError(
                 f"{name}: damaged, {len(rest)} bytes from byte {position} on are neither MPEG "
                 f"frames nor a tag; {_FETCH_AGAIN}"
             )
-    # Some encoders count the header's own frame; then at least the bytes agree.
-    if (promised or 0) > count + (promised_bytes == end - start):
-        raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
-    return _MpegStream(start, audio_start, end, count * header.num_frames, trimmed)
 
 
 def _walk_mpeg(content: bytes, position: int, family: int) -> tuple[int, int]:
@@ -1663,12 +1711,17 @@ def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
     return entries, problems
 
 
+_MAX_SEARCHES = 20  # for names that are near, each of which compares with a whole folder
+
+
 class _Listings(dict[str, _Listing]):
     """The listings of a root's folders, each read once."""
 
     def __init__(self, root: _Root) -> None:
         super().__init__()
         self._root = root
+        self._by_stem: dict[str, dict[str, str]] = {}
+        self._num_searches = 0
 
     def __missing__(self, folder: str) -> _Listing:
         self[folder] = self._root.list_files(folder)
@@ -1682,6 +1735,25 @@ class _Listings(dict[str, _Listing]):
         folder, _, name = path.rpartition("/")
         return self[folder].get(name, None if self._root.can_list else "")
 
+    def near_name(self, path: str) -> str | None:
+        """Return a file that may be meant: another ending, letter case, Unicode form, or a slip."""
+        folder, _, name = path.rpartition("/")
+        if folder not in self._by_stem:
+            names = [other for other, reason in self[folder].items() if not reason]
+            self._by_stem[folder] = {_fold_stem(other): other for other in reversed(names)}
+        by_stem = self._by_stem[folder]
+        if same_stem := by_stem.get(_fold_stem(name)):
+            return same_stem
+        self._num_searches += 1
+        if self._num_searches > _MAX_SEARCHES:
+            return None
+        near = difflib.get_close_matches(name, by_stem.values(), n=1, cutoff=0.8)
+        return near[0] if near else None
+
+
+def _fold_stem(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold().rpartition(".")[0]
+
 
 def _locate(entry: _Entry, root: _Root, listings: _Listings) -> tuple[str | None, Problem | None]:
     """Return where the recording of an entry lies below the root, or what is wrong with it."""
@@ -1691,8 +1763,9 @@ def _locate(entry: _Entry, root: _Root, listings: _Listings) -> tuple[str | None
     states = {path: listings.state(path) for path in (written, other)}
     there = [path for path, state in states.items() if state is not None]
     if not there:
-        near = _near_names(written, listings)
-        what = f"no audio file at {root.location}/{written}{near}"
+        near = listings.near_name(written)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        what = f"no audio file at {root.location}/{written}{hint}"
         return None, entry.problem(what, "every entry needs its recording")
     path = there[0]
     if reason := states[path]:
@@ -1701,19 +1774,6 @@ def _locate(entry: _Entry, root: _Root, listings: _Listings) -> tuple[str | None
         what = f"both {written!r} and {other!r} exist, with different content"
         return None, entry.problem(what, "keep one of them")
     return path, None
-
-
-def _near_names(path: str, listings: _Listings) -> str:
-    """Name a file that may be meant: another ending, letter case or Unicode form, or a slip."""
-    folder, _, name = path.rpartition("/")
-    names = [name for name, reason in listings[folder].items() if not reason]
-
-    def fold(text: str) -> str:
-        return unicodedata.normalize("NFC", text).casefold()
-
-    same_stem = [n for n in names if fold(n.rpartition(".")[0]) == fold(name.rpartition(".")[0])]
-    near = same_stem or difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _locate_all(entries: list[_Entry], root: _Root) -> tuple[list[str | None], list[Problem]]:
@@ -1856,12 +1916,12 @@ def _is_written_in(text: str, scripts: tuple[str, ...]) -> bool:
 
 def _shared_warnings(located: list[tuple[_Entry, str]], clips: list[_Clip]) -> Iterator[Problem]:
     """Find one file, or one content, under two ids, and names that differ in letter case only."""
-    by_path: dict[str, _Entry] = {}
+    by_path: dict[str, tuple[_Entry, str]] = {}
     by_digest: dict[bytes, _Entry] = {}
     for (entry, path), clip in zip(located, clips, strict=True):
-        other = by_path.setdefault(path.casefold(), entry)
+        other, other_path = by_path.setdefault(path.casefold(), (entry, path))
         if other is not entry:
-            is_same = path == other.path
+            is_same = path == other_path
             what = "the same file" if is_same else f"a name that differs from {path!r} in case only"
             yield entry.problem(f"{what} as {other.place}", "expected one each", "warning")
         elif clip.error is None and (twin := by_digest.setdefault(clip.digest, entry)) is not entry:
@@ -1913,8 +1973,21 @@ def _inspect_all(paths: list[str], num_proc: int) -> Iterator[_Clip]:
     if num_proc == 1:
         yield from map(_inspect, paths)
         return
-    with multiprocessing.Pool(num_proc) as pool:
+    # Ctrl-C is for the parent alone, which ends the workers.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with multiprocessing.Pool(num_proc, signal.signal, ignore) as pool:
         yield from pool.imap(_inspect, paths, chunksize=16)
+
+
+def read_utterances(data_dir: str | os.PathLike[str]) -> list[Utterance]:
+    """Read every entry of a data folder that passes its checks, in the metadata's order.
+
+    Args:
+        data_dir: A folder in any layout that `load_dataset(..., data_dir=)` takes.
+    """
+    root = _LocalRoot(os.path.abspath(os.path.expanduser(data_dir)))
+    entries, _ = _read_entries(_find_metadata(root))
+    return [entry.utterance for entry in entries if entry.utterance]
 
 
 def find_problems(

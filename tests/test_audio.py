@@ -271,8 +271,16 @@ def test_overwritten_mp3_is_an_error(seed: int) -> None:
     content[2000:6000] = np.random.default_rng(seed).bytes(4000)
     with pytest.raises(AudioError, match="damaged, .* bytes from byte"):
         decode(bytes(content))
-    with pytest.raises(AudioError, match="damaged, 12 bytes from byte 0"):
-        decode(b"some garbage" + mp3(1.0))
+
+
+def test_junk_beside_the_frames_needs_a_header_that_vouches_for_them() -> None:
+    content = mp3(1.0, **CBR)
+    without_header = b"".join(frames_of(content)[1:])
+    for before, after in ((b"some garbage", b""), (b"", b"some garbage")):
+        array, _ = decode(before + content + after)
+        np.testing.assert_array_equal(array, decode(content)[0])
+        with pytest.raises(AudioError, match="damaged, 12 bytes from byte"):
+            decode(before + without_header + after)
 
 
 def test_mp3_cut_to_its_header() -> None:

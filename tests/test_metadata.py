@@ -243,6 +243,7 @@ def test_bad_line_of_json_lines_keeps_its_place() -> None:
         (b"[1" + b"0" * 5000 + b"]", "metadata.json: not valid JSON (Exceeds the limit"),
         ("[]".encode("utf-16"), "not UTF-8 (it is UTF-16)"),
         (b'[{"id": "\xe9"}]', "not UTF-8 ("),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer; run `git lfs pull`"),
         (b"[1, null]", "row 1: found None (NoneType); expected an object"),
     ],
 )
