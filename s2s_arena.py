@@ -1182,7 +1182,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # --- Roots: folders on disk, on the Hub, elsewhere ------------------------------------------------
 #
 # A root lists, reads and names files by their path below it. A listing maps a file's name to ""
-# or to the reason why it must not be read.
+# or to the reason why it must not be read; a reason under the name "" is that of every file.
 
 _Listing = Mapping[str, str]
 
@@ -1241,27 +1241,28 @@ class _LocalRoot:
 
     def list_files(self, folder: str) -> _Listing:
         path = f"{self.location}/{folder}" if folder else self.location
+        if not self._is_inside(path):
+            return {"": "lies behind a link that leaves the data folder"}
         try:
-            with os.scandir(path) as found:
-                entries = list(found)
+            with os.scandir(path) as entries:
+                return {entry.name: self._refusal(entry) for entry in entries}
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        if not self._is_inside(path):
-            return {
-                entry.name: "lies behind a link that leaves the data folder" for entry in entries
-            }
-        return {entry.name: self._refusal(entry) for entry in entries}
+        except PermissionError as error:
+            return {"": f"can't be looked up ({error.strerror})"}
 
     def _refusal(self, entry: "os.DirEntry[str]") -> str:
         if entry.is_symlink() and not self._is_inside(entry.path):
             return "is a link that leaves the data folder"
-        if entry.is_file():
-            return ""
-        return "is a folder" if entry.is_dir() else "is a broken link or no regular file"
+        try:
+            if entry.is_file():
+                return ""
+            return "is a folder" if entry.is_dir() else "is a broken link or no regular file"
+        except OSError as error:  # such as a link to itself
+            return f"can't be looked up ({error.strerror})"
 
     def read(self, path: str) -> bytes:
-        with io.open(f"{self.location}/{path}", "rb") as file:  # noqa: UP020 (`open` is patched)
-            return file.read()
+        return _read_local(f"{self.location}/{path}")
 
     def audio_path(self, path: str) -> str:
         return f"{self.location}/{path}"
@@ -1649,11 +1650,19 @@ def _read_audio(path: str, token_per_repo_id: Mapping[str, Any]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A root and its metadata files, named by the user or found."""
+    """A root and its metadata files, named by the user or found.
+
+    Attributes:
+        root: Where they and the recordings lie.
+        metadata_files: Paths below the root, in the order of the rows.
+        passed_over: What was seen and isn't metadata, for the message when there is none.
+        problems: Files that must not be read.
+    """
 
     root: _Root
     metadata_files: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 def _find_metadata(root: _Root) -> _Source:
@@ -1663,19 +1672,31 @@ def _find_metadata(root: _Root) -> _Source:
     """
     passed_over: list[str] = []
     for folder in ("", "data"):
-        names = sorted(name for name in root.list_files(folder) if name.endswith(".json"))
-        files = [f"{folder}/{name}" if folder else name for name in names]
-        for place in (["metadata.json"], files) if "metadata.json" in files else (files,):
-            found = []
-            for file in place:
-                what = _describe_lone_object(root.read(file))
-                if what is None:
-                    found.append(file)
-                elif f"{file}: {what}" not in passed_over:
-                    passed_over.append(f"{file}: {what}")
-            if found:
-                return _Source(root, tuple(found), tuple(passed_over))
+        listing = root.list_files(folder)
+        if "" in listing:
+            passed_over.append(f"{root.location}/{folder} {listing['']}")
+        names = sorted(name for name in listing if name.endswith(".json"))
+        for place in (["metadata.json"], names) if "metadata.json" in names else (names,):
+            files = {f"{folder}/{name}" if folder else name: listing[name] for name in place}
+            source = _sift(root, files, passed_over)
+            if source.metadata_files or source.problems:
+                return source
     return _Source(root, (), tuple(passed_over))
+
+
+def _sift(root: _Root, files: Mapping[str, str], passed_over: list[str]) -> _Source:
+    """Take the metadata among the files of one place; what else is seen goes to `passed_over`."""
+    found, problems = [], []
+    for file, reason in files.items():
+        what = reason or _describe_lone_object(root.read(file))
+        if what is None:
+            found.append(file)
+        elif reason not in ("", "is a folder"):
+            expected = "expected a file of the data folder"
+            problems.append(Problem("error", file, None, None, reason, expected))
+        elif f"{file}: {what}" not in passed_over:
+            passed_over.append(f"{file}: {what}")
+    return _Source(root, tuple(found), tuple(passed_over), tuple(problems))
 
 
 def _describe_lone_object(content: bytes) -> str | None:
@@ -1692,13 +1713,13 @@ def _describe_lone_object(content: bytes) -> str | None:
 def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
     """Parse all metadata files of a source."""
     entries: list[_Entry] = []
-    problems: list[Problem] = []
+    problems = list(source.problems)
     for file in source.metadata_files:
         rows, file_problems = _parse_rows(source.root.read(file), file)
         file_entries, row_problems = _parse_entries(rows, file)
         entries += file_entries
         problems += file_problems + row_problems
-    if not source.metadata_files:
+    if not source.metadata_files and not source.problems:
         saw = f"; saw {'; '.join(source.passed_over)}" if source.passed_over else ""
         what = f"no list of entries{saw}"
         expected = "expected metadata.json, or *.json here or in data/, with a list of entries"
@@ -1733,7 +1754,8 @@ class _Listings(dict[str, _Listing]):
         Where the root can't list, every file is taken to be there.
         """
         folder, _, name = path.rpartition("/")
-        return self[folder].get(name, None if self._root.can_list else "")
+        listing = self[folder]
+        return listing.get(name, listing.get("", None if self._root.can_list else ""))
 
     def near_name(self, path: str) -> str | None:
         """Return a file that may be meant: another ending, letter case, Unicode form, or a slip."""
@@ -2418,8 +2440,8 @@ def _audio_state(column: pa.ChunkedArray) -> str:
             try:
                 stat = os.stat(path)
                 digest.update(b"%d %d " % (stat.st_size, stat.st_mtime_ns))
-            except FileNotFoundError:
-                digest.update(b"gone ")
+            except OSError:
+                digest.update(b"gone ")  # reading the row says so
     return digest.hexdigest()
 
 

@@ -370,6 +370,29 @@ def test_links_may_not_leave_the_folder(corpus: Corpus) -> None:
     assert str(raised.value).count("link that leaves the data folder") == 2
 
 
+def test_metadata_behind_a_link_out_is_refused_not_overlooked(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav")
+    corpus.write("data/a.json")
+    outside = corpus.root.parent / "b.json"
+    outside.write_text("[]")
+    (corpus.root / "data/b.json").symlink_to(outside)
+    with pytest.raises(MetadataError, match=r"1 problem .*\n- data/b.json: is a link that leaves"):
+        corpus.load()
+
+
+def test_link_to_itself_and_folder_in_place_of_a_file(corpus: Corpus) -> None:
+    for name in ("loop", "folder", "broken"):
+        corpus.add(f"./emotion/{name}.wav", at="emotion/x.wav")
+    corpus.write()
+    (corpus.root / "emotion/loop.wav").symlink_to("loop.wav")
+    (corpus.root / "emotion/folder.wav").mkdir()
+    (corpus.root / "emotion/broken.wav").symlink_to("nowhere.wav")
+    with pytest.raises(MetadataError, match="3 problems") as raised:
+        corpus.load()
+    for what in ("can't be looked up", "is a folder", "is a broken link"):
+        assert what in str(raised.value)
+
+
 def test_snapshot_of_the_hub_cache_links_into_its_blobs(corpus: Corpus) -> None:
     repo = corpus.root.parent / "datasets--owner--name"
     snapshot = Corpus(repo / "snapshots" / ("0123456789" * 4))
