@@ -45,33 +45,52 @@ def is_installed(module: str) -> bool:
     return True
 
 
+def shell_lines() -> list[str]:
+    """Every command that the README shows; of a console only what follows the prompt."""
+    lines = []
+    for kind, block in re.findall(r"^```(sh|bash|console)\n(.*?)^```", README, re.M | re.S):
+        shown = block.splitlines()
+        if kind == "console":
+            shown = [line[2:] for line in shown if line.startswith("$ ")]
+        lines += [line.partition(" # ")[0].strip() for line in shown if line.strip()]
+    return lines
+
+
 def test_every_python_block_is_found() -> None:
-    assert len(BLOCKS) == README.count("```python") >= 7
+    assert len(BLOCKS) == README.count("```python") >= 10
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders that the README speaks of, below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(s2s_arena.embedded_dir(), tmp_path / "path/to/S2S-Arena")
+    command = "python scripts/export_parquet.py --out s2s-arena-parquet"
+    assert command in shell_lines()
+    script = [sys.executable, str(ROOT / "scripts/export_parquet.py"), *command.split()[2:]]
+    subprocess.run(script, check=True, capture_output=True)
 
 
 @pytest.mark.filterwarnings("ignore")  # other people's, in the Trainer
-@pytest.mark.usefixtures("quiet_embedded")
-def test_python_blocks_run_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(s2s_arena._embedded_dir(None), tmp_path / "path/to/S2S-Arena")
+@pytest.mark.usefixtures("quiet_embedded", "exported")
+def test_python_blocks_run_one_after_the_other() -> None:
     names: dict[str, Any] = {}
     for block in BLOCKS:
-        if "hub" in block.needs or not all(map(is_installed, block.needs)):
+        modules = [module for module in block.needs if module != "export"]
+        if "hub" in modules or not all(map(is_installed, modules)):
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(block.code, names)
         if block.output is not None:
-            assert printed.getvalue() == block.output
+            assert printed.getvalue().rstrip() == block.output.rstrip()
 
 
 @pytest.mark.parametrize("number", [n for n, block in enumerate(BLOCKS) if "hub" in block.needs])
 def test_blocks_that_need_the_hub_run_against_the_stand_in(number: int, tmp_path: Path) -> None:
     from stand_in_hub import StandInHub, client_environment
 
-    data = Path(s2s_arena._embedded_dir(None))
+    data = Path(s2s_arena.embedded_dir())
     files = {
         str(path.relative_to(data)): path.read_bytes()
         for path in data.rglob("*")
@@ -102,11 +121,8 @@ def test_counts_in_the_text_are_the_benchmarks() -> None:
     assert "4 domains, 21 tasks, 154 instructions" in README
 
 
-def test_shell_blocks_are_known_to_ci() -> None:
-    """Each shell line is run by .ci/run, or listed there with the reason why not."""
+def test_shell_lines_are_known_to_ci() -> None:
+    """Each is run by .ci/run, or listed there with the reason why not."""
     ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S)
-    lines = [line for block in blocks for line in block.splitlines() if line.strip()]
-    assert lines
-    unknown = [line for line in lines if line.partition("  #")[0].strip() not in ci]
-    assert unknown == []
+    assert shell_lines()
+    assert [line for line in shell_lines() if line not in ci] == []
