@@ -19,10 +19,10 @@ DATASETS = ("datasets==3.6.0", "datasets>=4,<5", NEWEST)
 
 
 def run_installed_tests(session: nox.Session, *arguments: str) -> None:
-    """Run the tests of a copied checkout that lacks the module and the data."""
+    """Run the tests of a copied checkout that lacks the module."""
     copy = session.create_tmp()
     shutil.rmtree(copy, ignore_errors=True)
-    left_out = shutil.ignore_patterns("s2s_arena.py", "data", ".git", ".nox", "__pycache__")
+    left_out = shutil.ignore_patterns("s2s_arena.py", ".git", ".nox", "__pycache__")
     shutil.copytree(".", copy, ignore=left_out)
     session.chdir(copy)
     session.run("pytest", "-q", "-n", "2", *arguments, *session.posargs)

@@ -1451,8 +1451,7 @@ def _cause_of(error: Exception) -> BaseException:
     """Look behind the client's "no local entry", which it says also when the Hub failed it."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    is_behind = isinstance(error, LocalEntryNotFoundError) and _status_of(error.__cause__)
-    return error.__cause__ if is_behind and error.__cause__ else error
+    return (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
 
 
 def _status_of(error: BaseException | None) -> int | None:

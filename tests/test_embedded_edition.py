@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import soundfile
 
+import s2s_arena
+
 ROOT_DIR = Path(__file__).resolve().parent.parent
-DATA_DIR = ROOT_DIR / "data"
+DATA_DIR = Path(s2s_arena.embedded_dir())
 SAMPLING_RATE = 24_000
 ROWS = json.loads((DATA_DIR / "metadata.json").read_text(encoding="utf-8"))
 PATHS = [row["input_path"].removeprefix("./") for row in ROWS]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import encoded, tone
 from hub_fixtures import (  # the fixtures are used by name
     AUDIO,
     CLIPS,
     ENTRIES,
     FILES,
+    ROOT,
     Client,
     Result,
     client,
@@ -23,8 +28,10 @@ from hub_fixtures import (  # the fixtures are used by name
     to_json,
 )
 from stand_in_hub import (
+    Block,
     Drop,
     Fault,
+    IgnoreRange,
     Repository,
     Reset,
     StandInHub,
@@ -32,6 +39,7 @@ from stand_in_hub import (
     Truncate,
     WrongBytes,
     WrongLength,
+    client_environment,
 )
 
 __all__ = ["client", "home_dir", "hub", "shared_hub"]
@@ -244,7 +252,9 @@ def test_token_reaches_every_row_and_nothing_else(
     result = client.run(load(repo_id, streaming=streaming, options=f", token={hub.token!r}") + code)
     assert result.value == ALL_READ
     assert hub.token not in result.out + result.err
-    assert not [path for path in home_dir.rglob("*") if hub.token in path.name]
+    for path in home_dir.rglob("*"):
+        assert hub.token not in path.name
+        assert not path.is_file() or hub.token.encode() not in path.read_bytes()
 
 
 @pytest.mark.parametrize("token", [None, "hf_outsider"])
@@ -352,10 +362,27 @@ def test_lasting_fault_names_the_file_and_a_second_run_completes(
     result = read(client, repo.repo_id, streaming)
     assert result.error and error in result.error
     assert f"emotion/audio_1.wav of {repo.repo_id} at commit {repo.sha}" in result.error
-    assert result.slept < 90
+    assert result.slept < 30
     hub.reset()
     assert read(client, repo.repo_id, streaming).value == ALL_READ
     assert hub.count("body", path="emotion/audio_0.wav") == 0  # kept from the first run
+
+
+@pytest.mark.parametrize("is_range_ignored", [False, True])
+def test_long_clip_is_resumed(
+    client: Client, hub: StandInHub, repo_id: str, is_range_ignored: bool
+) -> None:
+    """The client resumes in steps of 10 MiB, so that shorter files are asked for anew."""
+    clip = encoded(tone(440, 260.0))
+    entries = [to_entry("long", "long.wav", "Education")]
+    hub.add_dataset(repo_id, {"metadata.json": to_json(entries), "long.wav": clip})
+    hub.inject(Truncate(11 << 20), path="long.wav")
+    if is_range_ignored:
+        hub.inject(IgnoreRange(), path="long.wav", skip=1)
+    assert read(client, repo_id).value == [["long", 260 * 24_000]]
+    first, second = hub.select_requests("body", path="long.wav")
+    assert (first.range, second.range) == (None, f"bytes={10 << 20}-")
+    assert second.status == (200 if is_range_ignored else 206)
 
 
 def test_hub_that_is_gone(home_dir: Path) -> None:
@@ -459,3 +486,25 @@ def test_missing_audio_is_refused_before_any_is_fetched(
     error = read(client, repo_id).error
     assert error and "sing/audio_0.wav (did you mean 'audio_0.mp3'?)" in error
     assert hub.count(path="*.wav") == 0
+
+
+# Interruptions -----------------------------------------------------------------------------------
+
+
+def test_load_killed_in_mid_download_then_completed(
+    client: Client, hub: StandInHub, repo: Repository, home_dir: Path
+) -> None:
+    block = Block(after=100)
+    hub.inject(block, path="sing/audio_0.wav")
+    code = "import s2s_arena\nfrom datasets import load_dataset\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + load(repo.repo_id, streaming=False)],
+        env=client_environment(hub, home_dir),
+        cwd=ROOT,
+    )
+    assert block.reached.wait(timeout=60)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    hub.reset()
+    assert read(client, repo.repo_id, streaming=False).value == ALL_READ
+    assert read(client, repo.repo_id).value == ALL_READ
