@@ -35,6 +35,7 @@ import sys
 import time
 import unicodedata
 import urllib.parse
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard, TypeVar
 
@@ -206,6 +207,11 @@ class AudioError(ValueError):
     """A file can't be decoded to what it claims to be; the message names the file and why."""
 
 
+def _printable(text: str) -> str:
+    """Return the text with lone surrogates, as in names that are no UTF-8, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong with one data folder.
@@ -229,7 +235,7 @@ class Problem:
     def __str__(self) -> str:
         row = "" if self.row is None else f" row {self.row}"
         entry_id = "" if self.id is None else f" (id {self.id!r})"
-        return f"{self.file}{row}{entry_id}: {self.what}; {self.expected}"
+        return _printable(f"{self.file}{row}{entry_id}: {self.what}; {self.expected}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -586,8 +592,10 @@ def _string_in(row: Any, field: str) -> str | None:
 
 
 def _safe_path(written: str | None) -> str | None:
+    if not written or not written.strip() or not _is_encodable(written):
+        return None
     try:
-        return None if written is None else _to_relative_path(written)
+        return _to_relative_path(written)
     except _UnsafePathError:
         return None
 
@@ -660,7 +668,7 @@ _MAX_LISTED_PROBLEMS = 20
 def _metadata_error(problems: list[Problem], location: str) -> MetadataError:
     """Write the problems as one error: the first 20 in full, the rest counted."""
     many = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
-    lines = [f"{many} in the metadata of {location}:"]
+    lines = [_printable(f"{many} in the metadata of {location}:")]
     lines += [f"- {problem}" for problem in problems[:_MAX_LISTED_PROBLEMS]]
     if len(problems) > _MAX_LISTED_PROBLEMS:
         rest = len(problems) - _MAX_LISTED_PROBLEMS
@@ -694,7 +702,7 @@ _OTHER_MAGIC = (
     (0, b"PK\x03\x04", "a zip archive", "unpack it"),
     (0, b"\x1f\x8b", "a gzip archive", "unpack it"),
 )
-_HTML_STARTS = (b"<!doctype", b"<html", b"<head", b"<?xml")
+_MARKUP_STARTS = (b"<!", b"<html", b"<head", b"<body", b"<?xml", b"<error")
 
 
 def _id3v2_length(content: bytes) -> int:
@@ -710,22 +718,25 @@ def _id3v2_length(content: bytes) -> int:
 def _container(content: bytes, name: str) -> str:
     """Tell by content, never by file ending, which of the readable containers this is.
 
+    Args:
+        content: The file's bytes behind any ID3v2 tag.
+        name: Named in errors.
+
     Raises:
         AudioError: If it is none of them; says what it is and the next step.
     """
     if not content:
         raise AudioError(f"{name}: the file is empty (0 bytes); {_FETCH_AGAIN}")
-    start = _id3v2_length(content)
-    head = content[start : start + 512]
     for offset, magic, kind in _AUDIO_MAGIC:
-        if head.startswith(magic, offset):
+        if content.startswith(magic, offset):
             return kind
-    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:
-        raise AudioError(f"{name}: is AAC, not one of WAV, MP3, FLAC, Ogg, AIFF; {_CONVERT}")
-    if start or _find_mpeg_start(content) is not None:
-        return "MP3"
     what, advice = _describe_other(content)
-    raise AudioError(f"{name}: is {what}, not one of WAV, MP3, FLAC, Ogg, AIFF; {advice}")
+    if advice != _UNKNOWN_DATA or _find_mpeg_start(content) is None:
+        raise AudioError(f"{name}: is {what}, not one of WAV, MP3, FLAC, Ogg, AIFF; {advice}")
+    return "MP3"
+
+
+_UNKNOWN_DATA = "find out what it is; convert it if it is audio"
 
 
 def _describe_other(content: bytes) -> tuple[str, str]:
@@ -733,14 +744,17 @@ def _describe_other(content: bytes) -> tuple[str, str]:
     for offset, magic, what, advice in _OTHER_MAGIC:
         if content.startswith(magic, offset):
             return what, advice
-    head = content[:512].lstrip()
-    if head.lower().startswith(_HTML_STARTS):
+    if len(content) > 1 and content[0] == 0xFF and content[1] & 0xF6 == 0xF0:
+        return "AAC", _CONVERT
+    head = content[:512].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.lower().startswith(_MARKUP_STARTS):
         return "an HTML or XML page, as a failed download leaves it", _FETCH_AGAIN
     if not content.strip(b"\0"):
         return f"{len(content)} zero bytes", _FETCH_AGAIN
-    if head.isascii() and head[:64].decode("ascii").isprintable():
-        return f"text that begins {_short(head[:64].decode('ascii'))}", _FETCH_AGAIN
-    return f"data that begins {content[:8].hex(' ')}", _CONVERT
+    words = " ".join(head[:200].decode("ascii", "replace").split())
+    if words.isascii() and words.isprintable():
+        return f"text that begins {_short(words)}", _FETCH_AGAIN
+    return f"data that begins {content[:8].hex(' ')}", _UNKNOWN_DATA
 
 
 # --- Audio: how many frames a file promises -------------------------------------------------------
@@ -763,14 +777,13 @@ def _uint(content: bytes, start: int, size: int, order: Literal["little", "big"]
 _UNKNOWN_SIZE = 0x7FFF0000
 
 
-def _wav_chunks(content: bytes) -> dict[bytes, tuple[int, int]]:
-    """Return (start of the body, size as written) of the chunks up to `data`, by their tag."""
-    order = _wav_order(content)
+def _chunks(content: bytes, order: Literal["little", "big"]) -> dict[bytes, tuple[int, int]]:
+    """Return (start of the body, size as written) of a RIFF or AIFF file's chunks, by their tag."""
     chunks: dict[bytes, tuple[int, int]] = {}
     position = 12
-    while position + 8 <= len(content) and b"data" not in chunks:
+    while position + 8 <= len(content):
         tag, size = content[position : position + 4], _uint(content, position + 4, 4, order)
-        chunks[tag] = (position + 8, size)
+        chunks.setdefault(tag, (position + 8, size))
         position += 8 + size + size % 2  # a pad byte follows a chunk of odd size
     return chunks
 
@@ -781,23 +794,37 @@ def _wav_order(content: bytes) -> Literal["little", "big"]:
 
 def _wav_num_frames(content: bytes, name: str) -> int:
     """Compare the size of the data chunk with what is there."""
-    chunks = _wav_chunks(content)
+    order = _wav_order(content)
+    chunks = _chunks(content, order)
     if b"data" not in chunks or b"fmt " not in chunks:
         raise AudioError(f"{name}: a WAV file without samples (no data chunk); {_FETCH_AGAIN}")
     start, size = chunks[b"data"]
     present = len(content) - start
     if size == 0xFFFFFFFF and b"ds64" in chunks:  # RF64: the RIFF size, then that of `data`
-        size = _uint(content, chunks[b"ds64"][0] + 8, 8, _wav_order(content))
+        size = _uint(content, chunks[b"ds64"][0] + 8, 8, order)
     elif size >= _UNKNOWN_SIZE and size > present:
         size = present
     if size > present:
         raise _cut_short(name, f"{size} bytes of samples", f"{present}")
-    if size == 0 and present > 8:
+    riff_end = min(8 + _uint(content, 4, 4, order), len(content))
+    if (size == 0 and present > 8) or _has_unread_samples(content[start + size : riff_end], order):
         raise AudioError(
-            f"{name}: its header says 0 bytes of samples but {present} bytes follow, as when a "
-            f"recording is interrupted; {_CONVERT}"
+            f"{name}: its header says {size} bytes of samples but {present} bytes follow, as when "
+            f"a recording is interrupted; {_CONVERT}"
         )
     return _wav_frames_in(size, content, chunks)
+
+
+_MAX_RIFF_JUNK = 1024  # bytes behind the samples that some writers leave
+
+
+def _has_unread_samples(rest: bytes, order: Literal["little", "big"]) -> bool:
+    """Tell whether what lies between the samples and the end of RIFF is much and no chunks."""
+    position = 0
+    while position + 8 <= len(rest) and re.fullmatch(rb"[ -~]{4}", rest[position : position + 4]):
+        size = _uint(rest, position + 4, 4, order)
+        position += 8 + size + size % 2
+    return len(rest) - position > _MAX_RIFF_JUNK
 
 
 def _wav_frames_in(size: int, content: bytes, chunks: Mapping[bytes, tuple[int, int]]) -> int:
@@ -813,30 +840,69 @@ def _wav_frames_in(size: int, content: bytes, chunks: Mapping[bytes, tuple[int, 
 
 def _flac_num_frames(content: bytes, name: str) -> int:
     """Read the 36-bit count in STREAMINFO; an encoder that writes to a pipe leaves 0."""
+    if content.find(b"fLaC\0\0\0\x22", 4) > 0:
+        raise _joined(name, "FLAC")
     if num_frames := _uint(content, 18, 8, "big") & 0xFFFFFFFFF:
         return num_frames
     raise AudioError(f"{name}: a FLAC file that doesn't say how long it is; {_CONVERT}")
 
 
-def _ogg_num_frames(content: bytes, name: str) -> int:
-    """Check that the last page is whole and marked as the end of the stream.
+def _joined(name: str, kind: str) -> AudioError:
+    return AudioError(
+        f"{name}: several {kind} recordings joined in one file, of which a decoder returns the "
+        f"first; split it, or {_CONVERT}"
+    )
 
-    Source: RFC 3533, section 6: flags at byte 5 (4: end), segment lengths from byte 27.
+
+_REFLECTED_BYTES = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def _ogg_checksum(page: bytes) -> int:
+    """Return the checksum of a page whose own checksum is zeroed: CRC-32 with its bits reversed."""
+    reflected = zlib.crc32(page.translate(_REFLECTED_BYTES), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{reflected:032b}"[::-1], 2)
+
+
+def _ogg_page(content: bytes, position: int) -> bytes:
+    """Return the page that begins here, or what is there of it."""
+    lengths = position + 27
+    body = lengths + _uint(content, position + 26, 1, "little")
+    return content[position : body + sum(content[lengths:body])]
+
+
+def _ogg_num_frames(content: bytes, name: str) -> int:
+    """Check every page, and read the count of frames from the last where the codec counts so.
+
+    A page: "OggS", version, flags (2: first, 4: last), a position of 8 bytes, a serial, a number
+    and a checksum of 4 each, the number of segments, their lengths, their bytes (RFC 3533).
     """
-    page = content[content.rfind(b"OggS") :]
-    is_whole = len(page) >= 27 and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
-    if not is_whole or not page[5] & 4:
-        raise _cut_short(name, "a page that ends the stream", "none")
-    return 0
+    position, number, flags, num_frames = 0, 0, 0, 0
+    while content.startswith(b"OggS", position):
+        page = _ogg_page(content, position)
+        flags, num_frames = _uint(page, 5, 1, "little"), _uint(page, 6, 8, "little")
+        if flags & 2 and number:
+            raise _joined(name, "Ogg")
+        is_next = _uint(page, 18, 4, "little") == number
+        zeroed = page[:22] + bytes(4) + page[26:]
+        if not is_next or _ogg_checksum(zeroed) != _uint(page, 22, 4, "little"):
+            raise AudioError(
+                f"{name}: cut short or damaged, at or before Ogg page {number}; {_FETCH_AGAIN}"
+            )
+        position, number = position + len(page), number + 1
+    if not flags & 4 or b"OggS" in content[position:]:
+        raise _cut_short(name, "a page that ends the stream", f"{number} pages without it")
+    return num_frames if content.startswith(b"\x01vorbis", 28) else 0
 
 
 def _aiff_num_frames(content: bytes, name: str) -> int:
-    """Compare the size of FORM with what is there and read the count in COMM."""
-    size = 8 + _uint(content, 4, 4, "big")
-    if size > len(content) + 1:  # the last pad byte may be missing
-        raise _cut_short(name, f"{size} bytes", f"{len(content)}")
-    comm = content.find(b"COMM", 12)
-    return _uint(content, comm + 10, 4, "big") if comm > 0 else 0
+    """Compare the size of the samples with what is there and read the count in COMM."""
+    chunks = _chunks(content, "big")
+    start, size = chunks.get(b"SSND", (0, 0))
+    if size > len(content) - start and size < _UNKNOWN_SIZE:
+        raise _cut_short(name, f"{size} bytes of samples", f"{len(content) - start}")
+    if b"COMM" not in chunks or size >= _UNKNOWN_SIZE:
+        return 0
+    return _uint(content, chunks[b"COMM"][0] + 2, 4, "big")
 
 
 # --- Audio: MPEG frames ---------------------------------------------------------------------------
@@ -903,7 +969,8 @@ def _find_mpeg_start(content: bytes) -> tuple[int, _MpegHeader] | None:
         if header := _mpeg_header_at(content, position):
             after = position + header.length
             following = _mpeg_header_at(content, after)
-            if after >= len(content) or (following and following.family == header.family):
+            is_lone = position == 0 and after >= len(content)
+            if is_lone or (following and following.family == header.family):
                 return position, header
         position = content.find(b"\xff", position + 1)
     return None
@@ -930,6 +997,9 @@ class _MpegStream:
 
 # Tags that may stand beside the MPEG frames.
 _MPEG_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"3DI", b"ID3")
+_MPEG_PADDING = b"\0\r\n "
+# Bytes of zeros behind the last frame; more are what an interrupted download leaves.
+_MAX_MPEG_PADDING = 4096
 _DECODER_DELAY = 529  # frames that libmpg123 takes away once there is a Xing or Info header
 
 
@@ -943,27 +1013,55 @@ def _parse_mpeg(content: bytes, name: str) -> _MpegStream:
     if found is None:
         raise AudioError(f"{name}: an MP3 file without MPEG frames; {_FETCH_AGAIN}")
     start, header = found
-    promised, promised_bytes, trimmed = _parse_xing(content, start + 4 + header.side_length)
+    promised, promised_bytes, trimmed = _parse_xing(content, start, header)
     audio_start = start if promised is None else start + header.length
     end, count = _walk_mpeg(content, audio_start, header.family)
     if end > len(content):
         raise _cut_short(name, f"{count} MPEG frames", f"{count - 1} and a part of the last")
-    if promised != count:  # else the header vouches for the frames, whatever lies beside them
-        _check_beside_mpeg(content, start, end, name)
+    _check_beside_mpeg(content, start, end, name, is_vouched_for=promised == count)
     # Some encoders count the header's own frame; then at least the bytes agree.
     if (promised or 0) > count + (promised_bytes == end - start):
         raise _cut_short(name, f"{promised} MPEG frames", f"{count}")
+    if count and _borrowed_bytes(content, audio_start):
+        raise AudioError(
+            f"{name}: its beginning is missing, the first MPEG frame needs bytes of one before it; "
+            f"{_FETCH_AGAIN}"
+        )
     return _MpegStream(start, audio_start, end, count * header.num_frames, trimmed)
 
 
-def _check_beside_mpeg(content: bytes, start: int, end: int, name: str) -> None:
-    """Refuse anything but padding and tags: it may be what is left of overwritten frames."""
-    for position, rest in ((0, content[:start]), (end, content[end:])):
-        if rest.strip(b"\0") and not rest.lstrip(b"\0").startswith(_MPEG_TAGS):
+def _check_beside_mpeg(
+    content: bytes, start: int, end: int, name: str, is_vouched_for: bool
+) -> None:
+    """Refuse more frames, and anything but padding and tags where no header counts the frames."""
+    before, after = content[:start], content[end:]
+    if (is_vouched_for or _is_mpeg_tag(after)) and _find_mpeg_start(after):
+        raise _joined(name, "MP3")
+    if is_vouched_for:
+        return
+    for position, rest in ((0, before), (end, after)):
+        if rest.strip(_MPEG_PADDING) and not _is_mpeg_tag(rest):
             raise AudioError(
                 f"{name}: damaged, {len(rest)} bytes from byte {position} on are neither MPEG "
                 f"frames nor a tag; {_FETCH_AGAIN}"
             )
+    if len(after) - len(after.lstrip(b"\0")) > _MAX_MPEG_PADDING:
+        raise _cut_short(name, "more than zeros behind its frames", f"{len(after)} bytes of them")
+
+
+def _is_mpeg_tag(rest: bytes) -> bool:
+    """Tell whether a tag lies here; APE tags may have their mark at the end alone."""
+    return rest.lstrip(_MPEG_PADDING).startswith(_MPEG_TAGS) or b"APETAGEX" in rest[-160:]
+
+
+def _borrowed_bytes(content: bytes, position: int) -> int:
+    """Return how many bytes of earlier frames a layer III frame needs (ISO 11172-3, 2.4.1.7)."""
+    bits = _uint(content, position, 4, "big")
+    if bits >> 17 & 3 != 1:
+        return 0
+    side = position + (4 if bits >> 16 & 1 else 6)  # a checksum follows the header
+    is_v1 = bits >> 19 & 3 == 3
+    return _uint(content, side, 2, "big") >> (7 if is_v1 else 8)
 
 
 def _walk_mpeg(content: bytes, position: int, family: int) -> tuple[int, int]:
@@ -975,13 +1073,18 @@ def _walk_mpeg(content: bytes, position: int, family: int) -> tuple[int, int]:
     return position, count
 
 
-def _parse_xing(content: bytes, mark: int) -> tuple[int | None, int, int]:
-    """Return (frames promised, bytes promised, samples to trim) of a Xing or Info header.
+def _parse_xing(content: bytes, start: int, header: _MpegHeader) -> tuple[int | None, int, int]:
+    """Return (frames promised, bytes promised, samples to trim) of a header in the first frame.
 
-    Frames are None where there is no header, and 0 where it doesn't count them. Layout: mark,
-    flags, then as these say frames, bytes, a table of 100 bytes, a quality; then LAME's extension
-    of a name and 12 bytes, followed by the encoder's delay and padding, 12 bits each.
+    Frames are None where there is no header, and 0 where it doesn't count them. Layout of Xing and
+    Info: mark, flags, then as these say frames, bytes, a table of 100 bytes, a quality; then LAME's
+    extension of a name and 12 bytes, followed by the encoder's delay and padding, 12 bits each.
+    VBRI: mark, 6 bytes, bytes, frames.
     """
+    mark = start + 4 + header.side_length
+    if content[start + 36 : start + 40] == b"VBRI":
+        sizes = start + 46
+        return _uint(content, sizes + 4, 4, "big"), _uint(content, sizes, 4, "big"), 0
     if content[mark : mark + 4] not in (b"Xing", b"Info"):
         return None, 0, 0
     flags, position = _uint(content, mark + 4, 4, "big"), mark + 8
@@ -1052,8 +1155,11 @@ def _decode(content: bytes, name: str) -> _Recording:
     Raises:
         AudioError: If it is no such file, holds no samples or fewer than it promises, or NaN.
     """
+    if content.startswith(b"ID3"):
+        content = content[_id3v2_length(content) :]
+        if not content:
+            raise AudioError(f"{name}: an ID3 tag and no audio behind it; {_FETCH_AGAIN}")
     kind = _container(content, name)
-    content = content[_id3v2_length(content) :]
     if kind == "MP3":
         recording = _decode_mpeg(content, name)
     else:
@@ -1080,9 +1186,12 @@ def _decode_mpeg(content: bytes, name: str) -> _Recording:
 def _read_samples(content: bytes, kind: str, name: str) -> _Recording:
     import soundfile
 
+    if content.startswith(b"BW64"):  # RF64 by another name, which libsndfile doesn't know
+        content = b"RF64" + content[4:]
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
-            samples = file.read(dtype="float32", always_2d=True)
+            frames = -1 if file.seekable() else file.frames  # GSM can't be sought in
+            samples = file.read(frames, dtype="float32", always_2d=True)
             return _Recording(samples, file.samplerate, file.subtype)
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{name}: {kind} that can't be decoded ({error}); {_CONVERT}") from error
@@ -1247,8 +1356,8 @@ class _LocalRoot:
             with os.scandir(path) as entries:
                 return {entry.name: self._refusal(entry) for entry in entries}
         except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except PermissionError as error:
+            return {} if folder else {"": "is no folder"}
+        except OSError as error:  # such as no permission, or a name that is too long
             return {"": f"can't be looked up ({error.strerror})"}
 
     def _refusal(self, entry: "os.DirEntry[str]") -> str:
@@ -1641,7 +1750,7 @@ def _read_audio(path: str, token_per_repo_id: Mapping[str, Any]) -> bytes:
             'with download_mode="force_redownload"'
         ) from error
     except OSError as error:
-        raise AudioError(f"{path}: can't be read ({error})") from error
+        raise AudioError(f"{path}: can't be read ({error}); see that it can") from error
 
 
 # --- The metadata of a root -----------------------------------------------------------------------
@@ -1673,8 +1782,10 @@ def _find_metadata(root: _Root) -> _Source:
     for folder in ("", "data"):
         listing = root.list_files(folder)
         if "" in listing:
-            passed_over.append(f"{root.location}/{folder} {listing['']}")
-        names = sorted(name for name in listing if name.endswith(".json"))
+            passed_over.append(f"{root.location}/{folder}".rstrip("/") + f" {listing['']}")
+        # macOS leaves `._x.json` beside x.json on other systems' disks.
+        is_json = re.compile(r"[^.].*\.json", re.S).fullmatch
+        names = sorted(name for name in listing if is_json(name))
         for place in (["metadata.json"], names) if "metadata.json" in names else (names,):
             files = {f"{folder}/{name}" if folder else name: listing[name] for name in place}
             source = _sift(root, files, passed_over)
@@ -2120,8 +2231,11 @@ class Waveform(datasets.Audio):
         path, content = value["path"], value["bytes"]
         if content is None:
             content = _read_audio(path, token_per_repo_id or {})
-        recording = _decode(content, path or "audio bytes")
+        name = path or "audio bytes"
+        recording = _decode(content, name)
         array, sampling_rate = _to_waveform(recording, self.sampling_rate)
+        if not recording.subtype.startswith("PCM_"):
+            _check_finite(array, name)  # huge floats may overflow in the sum
         return {"path": path, "array": array, "sampling_rate": sampling_rate}
 
     def cast_storage(self, storage: pa.Array) -> pa.StructArray:
@@ -2323,17 +2437,18 @@ class S2SArena(datasets.GeneratorBasedBuilder):
             )
         self._is_embedded = data_dir is None and data_files is None
         if self._is_embedded:
-            data_dir = _embedded_dir(base_path)
+            folder: str | None = _embedded_dir(base_path)
             _warn_that_embedded()
-        elif data_dir is not None and not _is_url(os.fspath(data_dir)):
-            data_dir = os.path.abspath(os.path.expanduser(data_dir))
-        self._source = _open_source(data_dir, data_files, revision, token, storage_options or {})
-        digest = hashlib.sha256(f"{hash}\0{__version__}\0{_digest(self._source)}".encode())
+        else:
+            folder = None if data_dir is None else _to_location(data_dir)
+        self._source = _open_source(folder, data_files, revision, token, storage_options or {})
+        self._digest = _digest(self._source)
+        digest = hashlib.sha256(f"{hash}\0{__version__}\0{self._digest}".encode())
         super().__init__(
             cache_dir,
             hash=digest.hexdigest()[:32],
             base_path=base_path,
-            data_dir=None if self._is_embedded or data_dir is None else os.fspath(data_dir),
+            data_dir=None if self._is_embedded else folder,
             token=token,
             storage_options=storage_options,
             **kwargs,
@@ -2382,6 +2497,11 @@ class S2SArena(datasets.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         root, category = self._source.root, self.config.category
+        if _digest(self._source) != self._digest:  # the cache's name would be that of other rows
+            raise MetadataError(
+                f"the metadata of {root.location} has changed since this builder was made; "
+                "load again"
+            )
         entries, problems = _read_entries(self._source)
         paths, missing = _locate_all(entries, root)
         if problems := sorted(problems + missing, key=_by_place):
@@ -2438,7 +2558,9 @@ def _audio_state(column: pa.ChunkedArray) -> str:
         for path in chunk.field("path").to_pylist():
             try:
                 stat = os.stat(path)
-                digest.update(b"%d %d " % (stat.st_size, stat.st_mtime_ns))
+                # The change time and the inode tell what a restored modification time hides.
+                state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+                digest.update(b"%d %d %d %d " % state)
             except OSError:
                 digest.update(b"gone ")  # reading the row says so
     return digest.hexdigest()
@@ -2482,14 +2604,25 @@ def _warn_that_embedded() -> None:
         )
 
 
+def _to_location(data_dir: str | os.PathLike[str]) -> str:
+    """Return a URL as it is, a folder as an absolute path."""
+    location = os.fspath(data_dir)
+    if not isinstance(location, str) or not location or not _is_encodable(location):
+        raise ValueError(f"data_dir is {data_dir!r}; expected a folder or URL, as valid Unicode")
+    if location.startswith("file://"):
+        location = urllib.parse.unquote(urllib.parse.urlsplit(location).path)
+    elif _is_url(location):
+        return location
+    return os.path.abspath(os.path.expanduser(location))
+
+
 def _open_source(
-    data_dir: str | os.PathLike[str] | None,
+    folder: str | None,
     data_files: Any,
     revision: str | None,
     token: str | bool | None,
     storage_options: dict[str, Any],
 ) -> _Source:
-    folder = None if data_dir is None else os.fspath(data_dir)
     if data_files is not None:
         return _open_data_files(data_files, folder)
     if folder is None:
@@ -2534,7 +2667,7 @@ def _expand(pattern: str, base: str) -> list[str]:
     pattern = os.path.expanduser(pattern)
     path = os.path.abspath(pattern if os.path.isabs(pattern) else f"{base}/{pattern}")
     found = [path] if _exists(path) else sorted(glob.glob(path, recursive=True))
-    if not found:
+    if not found or os.path.isdir(path):
         raise MetadataError(f"data_files {pattern!r}: no such file at {path}")
     return [file.replace(os.sep, "/") for file in found]
 
@@ -2641,8 +2774,9 @@ def main(argv: list[str]) -> int:
         builder = S2SArena(config_name=options.config, data_dir=options.data_dir)
         stream = builder.as_streaming_dataset(SPLIT)
         examples = list(stream.take(options.limit))
-    except (MetadataError, AudioError, OSError) as error:
-        print(error, file=sys.stderr)
+    # ImportError: fsspec lacks the package that the URL's protocol needs.
+    except (ValueError, OSError, ImportError) as error:
+        print(_printable(str(error)), file=sys.stderr)
         return 1
     edition = f"data of {options.data_dir}" if options.data_dir else f"embedded edition {VERSION}"
     print(f"S2S-Arena, {edition}, config {options.config!r} (s2s_arena {__version__})\n")
@@ -2650,7 +2784,8 @@ def main(argv: list[str]) -> int:
         print(f"  {name:<17}{_feature_name(feature)}")
     print()
     for line in _table_lines(examples, shutil.get_terminal_size((100, 24)).columns):
-        print(line)
+        encoding = sys.stdout.encoding or "utf-8"  # the console need not know every character
+        print(line.encode(encoding, "replace").decode(encoding))
     return 0
 
 

@@ -6,6 +6,7 @@ The truth is independent: a known tone, its exact number of frames, `librosa.res
 
 import io
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def test_compressed_wav_keeps_the_frames_that_fact_counts() -> None:
         (wav()[:36], r"without samples \(no data chunk\)"),
         (wav()[:4], "text that begins 'RIFF'"),
         (wav(data_size=0), "its header says 0 bytes of samples but 16000 bytes follow"),
+        (wav(data_size=100), "its header says 100 bytes of samples but 16000 bytes follow"),
         (wav().replace(FORMAT, struct.pack("<HHIIHH", 1, 1, 3, 6, 2, 16)), "sampling rate 3 Hz"),
         (
             wav().replace(FORMAT, struct.pack("<HHIIHH", 0x1234, 1, RATE, 0, 2, 16)),
@@ -153,6 +155,37 @@ def test_other_containers_decode_whole_or_not_at_all(format: str) -> None:
     for length in (len(content) - 3, len(content) // 2, 200):
         with pytest.raises(AudioError, match="clip: "):
             decode(content[:length])
+
+
+@pytest.mark.parametrize("format", ["OGG", "FLAC"])
+def test_recordings_joined_in_one_file_are_refused(format: str) -> None:
+    content = encoded(TONE, RATE, format)
+    with pytest.raises(AudioError, match="several .* recordings joined in one file"):
+        decode(content * 2)
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_damage_inside_an_ogg_file_is_an_error(subtype: str) -> None:
+    content = encoded(tone(440, 20.0, RATE), RATE, "OGG", subtype)
+    starts = [match.start() for match in re.finditer(b"OggS", content)]
+    middle = len(starts) // 2
+    without_a_page = content[: starts[middle]] + content[starts[middle + 1] :]
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    assert len(decode(content)[0]) == 20 * RATE
+    for damaged in (without_a_page, bytes(flipped)):
+        with pytest.raises(AudioError, match="damaged, at or before Ogg page"):
+            decode(damaged)
+
+
+def test_aiff_from_a_pipe_and_one_cut_short() -> None:
+    content = encoded(TONE, RATE, "AIFF")
+    start = content.index(b"SSND")
+    unknown = b"\x7f\xff\xff\xff"
+    piped = content[:4] + unknown + content[8 : start + 4] + unknown + content[start + 8 :]
+    np.testing.assert_array_equal(decode(piped)[0], decode(content)[0])
+    with pytest.raises(AudioError, match="cut short, promises .* bytes of samples"):
+        decode(content[:-100])
 
 
 def test_flac_that_doesnt_say_its_length_is_refused() -> None:
@@ -247,6 +280,38 @@ def test_tags_and_padding_are_no_sound(before: bytes, after: bytes) -> None:
     np.testing.assert_array_equal(decode(before + content + after)[0], decode(content)[0])
 
 
+def test_recordings_joined_with_a_tag_between_are_refused() -> None:
+    content = mp3(1.0)
+    without_header = b"".join(frames_of(content)[1:])
+    tag = b"TAG" + b"a" * 125
+    for joined in (content + id3(100) + content, without_header + tag + without_header):
+        with pytest.raises(AudioError, match="several MP3 recordings joined in one file"):
+            decode(joined)
+
+
+def test_zeros_that_an_interrupted_download_left_are_no_padding() -> None:
+    content = b"".join(frames_of(mp3(4.0, **CBR))[1:])
+    half = len(content) // 2
+    with pytest.raises(AudioError, match="cut short, promises more than zeros"):
+        decode(content[:half] + bytes(half))
+
+
+def test_mp3_whose_beginning_is_missing_is_refused() -> None:
+    frames = frames_of(mp3(2.0, 44_100, bitrate_mode="CONSTANT", compression_level=0.6))[1:]
+    with pytest.raises(AudioError, match="its beginning is missing"):
+        decode(b"".join(frames[5:]))
+
+
+def test_vbri_header_counts_the_frames() -> None:
+    frames = frames_of(mp3(2.0, **CBR))[1:]
+    silent = bytearray(frames[0][:4].ljust(len(frames[0]), b"\0"))
+    silent[36:54] = b"VBRI" + bytes(6) + struct.pack(">II", 0, len(frames))
+    whole, _ = decode(bytes(silent) + b"".join(frames))
+    assert len(whole) >= 2 * 24_000
+    with pytest.raises(AudioError, match=f"promises {len(frames)} MPEG frames but holds"):
+        decode(bytes(silent) + b"".join(frames[: len(frames) // 2]))
+
+
 def test_mp3_files_joined_end_to_end_give_both() -> None:
     content = mp3(1.0)
     array, rate = decode(content * 2)
@@ -286,7 +351,7 @@ def test_junk_beside_the_frames_needs_a_header_that_vouches_for_them() -> None:
 def test_mp3_cut_to_its_header() -> None:
     with pytest.raises(AudioError, match="cut short"):
         decode(frames_of(mp3(1.0))[0])
-    with pytest.raises(AudioError, match="without MPEG frames"):
+    with pytest.raises(AudioError, match="an ID3 tag and no audio behind it"):
         decode(id3(1000)[:500])
 
 
@@ -299,7 +364,13 @@ def test_mp3_cut_to_its_header() -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
         (b"<!DOCTYPE html><html><body>404</body></html>", "HTML or XML page"),
         (b"\n <HTML>", "HTML or XML page"),
-        (b"Entry not found", "text that begins 'Entry not found'"),
+        (b"Entry not found\n", "text that begins 'Entry not found'"),
+        (b'{"error": "not found"}\n', "text that begins"),
+        (b"\xef\xbb\xbf<!-- page -->", "HTML or XML page"),
+        (
+            b"\0\0\0\x20ftypM4A " + bytes(90) + b"\xff\xfb\x90\x00" + bytes(200),
+            "an MP4 or M4A file",
+        ),
         (b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(100), "is AAC"),
         (b"\0\0\0\x20ftypM4A ", "an MP4 or M4A file"),
         (b"\x1aE\xdf\xa3" + bytes(50), "Matroska or WebM"),
@@ -328,6 +399,24 @@ def test_samples_that_are_no_numbers_are_an_error(value: float, subtype: str) ->
     samples[[7, 9]] = value
     with pytest.raises(AudioError, match="2 samples are NaN or infinite, the first at 7"):
         decode(encoded(samples, RATE, "WAV", subtype))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_finite_samples_that_overflow_are_an_error() -> None:
+    stereo = encoded(np.full((100, 2), 3e38), RATE, "WAV", "FLOAT")
+    with pytest.raises(AudioError, match="NaN or infinite"):
+        s2s_arena.Waveform().decode_example({"path": None, "bytes": stereo})
+
+
+def test_formats_that_cant_be_sought_in_are_read_whole() -> None:
+    array, _ = decode(encoded(tone(440, 1.0, 8_000), 8_000, "WAV", "GSM610"))
+    assert len(array) >= 8_000
+    assert abs(frequency_of(array, 8_000) - 440) < 5
+
+
+def test_bw64_is_rf64_by_another_name() -> None:
+    content = encoded(TONE, RATE, "RF64")
+    np.testing.assert_array_equal(decode(b"BW64" + content[4:])[0], decode(content)[0])
 
 
 def test_float_samples_above_full_scale_are_kept() -> None:

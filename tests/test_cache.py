@@ -118,6 +118,33 @@ def test_changed_audio_changes_what_cached_maps_go_by(corpus: Corpus) -> None:
     assert corpus.load().map(first_sample)[0]["second"] > 2 * before
 
 
+def test_replaced_audio_of_the_same_size_and_time_is_noticed(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav", 300)
+    path = corpus.write().root / "emotion/a.wav"
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+
+    def second_sample(row: dict) -> dict:
+        return {"second": float(row["audio"]["array"][1])}
+
+    before = corpus.load().map(second_sample)[0]["second"]
+    path.unlink()
+    corpus.file("emotion/a.wav", encoded(tone(900)))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert corpus.load().map(second_sample)[0]["second"] > 2 * before
+
+
+def test_metadata_that_changes_under_a_builder_is_refused(corpus: Corpus) -> None:
+    """Else its rows would be cached under the name of the old ones."""
+    corpus.add("./emotion/a.wav")
+    corpus.write()
+    builder = datasets.load_dataset_builder("s2s_arena", data_dir=str(corpus.root))
+    corpus.add("./emotion/b.wav")
+    corpus.write()
+    with pytest.raises(s2s_arena.MetadataError, match="has changed since this builder was made"):
+        builder.download_and_prepare()
+    assert corpus.load().num_rows == 2
+
+
 def test_killed_load_leaves_nothing_to_trip_over(small_corpus: Corpus, tmp_path: Path) -> None:
     """SIGKILL after some rows were written; then a load in a process of its own."""
     load = f"load_dataset('s2s_arena', split='test', data_dir={str(small_corpus.root)!r})"

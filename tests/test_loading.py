@@ -143,6 +143,9 @@ def test_sampling_rate_of_the_config(corpus: Corpus) -> None:
         ({"revision": "v1"}, "revision='v1' needs a data_dir on the Hub"),
         ({"name": "Educaton"}, "'Educaton' not found. Available: .*'Social Companionship'"),
         ({"colour": "red"}, "colour"),
+        ({"data_dir": ""}, "data_dir is ''; expected a folder or URL"),
+        ({"data_dir": b"x"}, "data_dir is b'x'"),
+        ({"data_dir": "d\udcff"}, "as valid Unicode"),
     ],
 )
 def test_option_that_cant_be_right(
@@ -156,6 +159,12 @@ def test_builder_alone_loads_too(small_corpus: Corpus) -> None:
     builder = s2s_arena.S2SArena(config_name="Entertainment", data_dir=small_corpus.root)
     builder.download_and_prepare()
     assert builder.as_dataset("test")["id"] == ["clip_4"]
+
+
+def test_file_url_is_a_folder(small_corpus: Corpus) -> None:
+    url = small_corpus.root.as_uri()
+    assert is_tone(next(iter(small_corpus.load(data_dir=url, streaming=True)))["audio"], 500)
+    assert small_corpus.load(data_dir=url).num_rows == 6
 
 
 def test_home_is_expanded(small_corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,8 +345,32 @@ def test_folder_without_entries_says_what_it_saw(corpus: Corpus) -> None:
         MetadataError, match=r"saw metadata.json: an object with keys 'version', 'data'"
     ):
         corpus.load()
-    with pytest.raises(MetadataError, match="no list of entries"):
+    with pytest.raises(MetadataError, match="no list of entries; saw .*nowhere is no folder"):
         corpus.load(data_dir=str(corpus.root / "nowhere"), streaming=True)
+
+
+def test_message_can_always_be_printed(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav")
+    corpus.entries[0]["input_path"] = "./emotion/\ud800.wav"
+    corpus.file("metadata.json", json.dumps(corpus.entries).encode())
+    with pytest.raises(MetadataError, match="1 problem") as raised:
+        corpus.load()
+    str(raised.value).encode()
+
+
+def test_path_too_long_is_one_problem_among_others(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav", level="L9")
+    corpus.add("./emotion/b.wav", input_path=f"{'a' * 300}/a.wav")
+    corpus.write()
+    with pytest.raises(MetadataError, match=r"(?s)2 problems.*can't be looked up"):
+        corpus.load()
+
+
+def test_files_that_macos_leaves_are_passed_over(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav")
+    corpus.write("tasks.json")
+    corpus.file("._tasks.json", b"\0\5\x16\7 Mac OS X")
+    assert corpus.load().num_rows == 1
 
 
 def test_near_name_in_another_unicode_form_is_suggested(corpus: Corpus) -> None:
