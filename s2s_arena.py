@@ -29,6 +29,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import statistics
 import struct
 import sys
@@ -1294,6 +1295,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # or to the reason why it must not be read; a reason under the name "" is that of every file.
 
 _Listing = Mapping[str, str]
+_IS_FOLDER = "is a folder"
 
 
 class _Root(Protocol):
@@ -1366,7 +1368,7 @@ class _LocalRoot:
         try:
             if entry.is_file():
                 return ""
-            return "is a folder" if entry.is_dir() else "is a broken link or no regular file"
+            return _IS_FOLDER if entry.is_dir() else "is a broken link or no regular file"
         except OSError as error:  # such as a link to itself
             return f"can't be looked up ({error.strerror})"
 
@@ -1801,7 +1803,7 @@ def _sift(root: _Root, files: Mapping[str, str], passed_over: list[str]) -> _Sou
         what = reason or _describe_lone_object(root.read(file))
         if what is None:
             found.append(file)
-        elif reason not in ("", "is a folder"):
+        elif reason not in ("", _IS_FOLDER):
             expected = "expected a file of the data folder"
             problems.append(Problem("error", file, None, None, reason, expected))
         elif f"{file}: {what}" not in passed_over:
@@ -2082,14 +2084,22 @@ def _duration_warnings(located: list[tuple[_Entry, str]], clips: list[_Clip]) ->
             yield entry.problem(what, "expected a clip of that task's kind", "warning")
 
 
+def _walk(root: _LocalRoot, folder: str = "") -> Iterator[str]:
+    """Yield the path of every file below the root that may be read."""
+    for name, reason in sorted(root.list_files(folder).items()):
+        path = f"{folder}/{name}" if folder else name
+        if not reason:
+            yield path
+        elif reason == _IS_FOLDER:
+            yield from _walk(root, path)
+
+
 def _unnamed_warnings(root: _LocalRoot, named: set[str]) -> Iterator[Problem]:
     """Find audio files that no entry names."""
-    for folder, _, names in os.walk(root.location):
-        for name in sorted(names):
-            path = f"{folder}/{name}"[len(root.location) + 1 :].replace(os.sep, "/")
-            if path not in named and name.lower().endswith(_AUDIO_ENDINGS):
-                expected = "expected an entry for it; remove it if it is none of the data"
-                yield Problem("warning", path, None, None, "no entry names this file", expected)
+    for path in _walk(root):
+        if path not in named and path.lower().endswith(_AUDIO_ENDINGS):
+            expected = "expected an entry for it; remove it if it is none of the data"
+            yield Problem("warning", path, None, None, "no entry names this file", expected)
 
 
 def _clip_problems(entry: _Entry, clip: _Clip) -> Iterator[Problem]:
@@ -2557,9 +2567,9 @@ def _audio_state(column: pa.ChunkedArray) -> str:
     for chunk in column.chunks:
         for path in chunk.field("path").to_pylist():
             try:
-                stat = os.stat(path)
+                found = os.stat(path)
                 # The change time and the inode tell what a restored modification time hides.
-                state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+                state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
                 digest.update(b"%d %d %d %d " % state)
             except OSError:
                 digest.update(b"gone ")  # reading the row says so
@@ -2574,7 +2584,7 @@ def _embedded_dir(base_path: str | None) -> str:
     here = _HERE if __name__ == "s2s_arena" else base_path or _HERE
     if _is_url(here):
         return f"{here.rstrip('/')}/data"
-    is_checkout = _exists(f"{here}/pyproject.toml") and _exists(f"{here}/data/metadata.json")
+    is_checkout = _is_file(f"{here}/pyproject.toml") and _is_file(f"{here}/data/metadata.json")
     return f"{here}/data" if is_checkout else f"{here}/s2s_arena_data/data"
 
 
@@ -2583,12 +2593,11 @@ def embedded_dir() -> str:
     return _embedded_dir(None)
 
 
-def _exists(path: str) -> bool:
+def _is_file(path: str) -> bool:
     try:
-        os.stat(path)
+        return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return False
-    return True
 
 
 @functools.cache
@@ -2647,7 +2656,12 @@ def _open_data_files(data_files: Any, folder: str | None) -> _Source:
         parent, _, name = folder.rpartition("/")
         if name == "data" and not _has_a_recording(_LocalRoot(folder), files[0]):
             folder = parent
-    return _Source(_LocalRoot(folder), tuple(os.path.relpath(file, folder) for file in files))
+    # os.path.relpath, which datasets patches, loses what follows `::`.
+    below = f"{folder}/".replace(os.sep, "/")
+    names = [
+        f.removeprefix(below) if f.startswith(below) else os.path.relpath(f, folder) for f in files
+    ]
+    return _Source(_LocalRoot(folder), tuple(names))
 
 
 def _flatten(data_files: Any) -> list[str]:
@@ -2666,8 +2680,8 @@ def _expand(pattern: str, base: str) -> list[str]:
         raise ValueError(f"data_files {pattern!r} is a URL; expected local files, or use data_dir")
     pattern = os.path.expanduser(pattern)
     path = os.path.abspath(pattern if os.path.isabs(pattern) else f"{base}/{pattern}")
-    found = [path] if _exists(path) else sorted(glob.glob(path, recursive=True))
-    if not found or os.path.isdir(path):
+    found = [path] if _is_file(path) else sorted(filter(_is_file, glob.glob(path, recursive=True)))
+    if not found:
         raise MetadataError(f"data_files {pattern!r}: no such file at {path}")
     return [file.replace(os.sep, "/") for file in found]
 
