@@ -218,6 +218,16 @@ def test_parquet_and_back(small_corpus: Corpus, tmp_path: Path) -> None:
     assert_tones(back, small_corpus)
 
 
+def test_parquet_of_a_category_without_entries_has_the_schema(
+    small_corpus: Corpus, tmp_path: Path
+) -> None:
+    empty = small_corpus.load("Education")
+    empty.to_parquet(tmp_path / "x.parquet")
+    table = pq.read_table(tmp_path / "x.parquet")
+    features = datasets.Features.from_arrow_schema(table.schema)
+    assert (table.num_rows, features) == (0, empty.features)
+
+
 def test_damaged_clip_is_not_embedded(small_corpus: Corpus, tmp_path: Path) -> None:
     rows = small_corpus.load()
     small_corpus.file("emotion/audio_2.mp3", b"version https://git-lfs.github.com/spec/v1\n")
