@@ -49,6 +49,32 @@ from numpy.typing import NDArray
 # 1. Facts: the benchmark, each with its source
 # ------------------------------------------------------------------------------------------------
 
+__all__ = [
+    "CATEGORIES",
+    "LEVELS",
+    "NOISES",
+    "OFFICIAL_REPO_ID",
+    "SAMPLING_RATE",
+    "SPLIT",
+    "TASKS",
+    "VERSION",
+    "AudioError",
+    "MetadataError",
+    "MetadataFile",
+    "Problem",
+    "S2SArena",
+    "S2SArenaConfig",
+    "Utterance",
+    "Waveform",
+    "ask_hub",
+    "embedded_dir",
+    "find_problems",
+    "main",
+    "parse_metadata",
+    "read_utterances",
+    "register",
+]
+
 __version__ = "0.1.0"
 
 VERSION = datasets.Version("1.0.0")
@@ -1358,7 +1384,7 @@ class _LocalRoot:
             with os.scandir(path) as entries:
                 return {entry.name: self._refusal(entry) for entry in entries}
         except (FileNotFoundError, NotADirectoryError):
-            return {} if folder else {"": "is no folder"}
+            return {} if folder else {"": "no such folder"}
         except OSError as error:  # such as no permission, or a name that is too long
             return {"": f"can't be looked up ({error.strerror})"}
 
@@ -1784,7 +1810,13 @@ def _find_metadata(root: _Root) -> _Source:
     for folder in ("", "data"):
         listing = root.list_files(folder)
         if "" in listing:
-            passed_over.append(f"{root.location}/{folder}".rstrip("/") + f" {listing['']}")
+            expected = "expected the folder that holds metadata.json"
+            where = f"{root.location}/{folder}".rstrip("/")
+            return _Source(
+                root, (), (), (Problem("error", where, None, None, listing[""], expected),)
+            )
+        others = sorted(name for name in listing if name.endswith((".jsonl", ".csv")))
+        passed_over += [f"{name}: rename it, or give data_files=" for name in others[:3]]
         # macOS leaves `._x.json` beside x.json on other systems' disks.
         is_json = re.compile(r"[^.].*\.json", re.S).fullmatch
         names = sorted(name for name in listing if is_json(name))
@@ -1844,9 +1876,6 @@ def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
     return entries, problems
 
 
-_MAX_SEARCHES = 20  # for names that are near, each of which compares with a whole folder
-
-
 class _Listings(dict[str, _Listing]):
     """The listings of a root's folders, each read once."""
 
@@ -1854,7 +1883,6 @@ class _Listings(dict[str, _Listing]):
         super().__init__()
         self._root = root
         self._by_stem: dict[str, dict[str, str]] = {}
-        self._num_searches = 0
 
     def __missing__(self, folder: str) -> _Listing:
         self[folder] = self._root.list_files(folder)
@@ -1870,19 +1898,12 @@ class _Listings(dict[str, _Listing]):
         return listing.get(name, listing.get("", None if self._root.can_list else ""))
 
     def near_name(self, path: str) -> str | None:
-        """Return a file that may be meant: another ending, letter case, Unicode form, or a slip."""
+        """Return the same name with another ending, letter case or Unicode form; never a guess."""
         folder, _, name = path.rpartition("/")
         if folder not in self._by_stem:
             names = [other for other, reason in self[folder].items() if not reason]
             self._by_stem[folder] = {_fold_stem(other): other for other in reversed(names)}
-        by_stem = self._by_stem[folder]
-        if same_stem := by_stem.get(_fold_stem(name)):
-            return same_stem
-        self._num_searches += 1
-        if self._num_searches > _MAX_SEARCHES:
-            return None
-        near = difflib.get_close_matches(name, by_stem.values(), n=1, cutoff=0.8)
-        return near[0] if near else None
+        return self._by_stem[folder].get(_fold_stem(name))
 
 
 def _fold_stem(name: str) -> str:
@@ -2034,6 +2055,14 @@ def _utterance_warnings(utterance: Utterance) -> Iterator[_Found]:
         )
     if not utterance.noise and (noise := _NOISE_IN_PATH.search(path)):
         yield f"{path!r} speaks of noise, noise is {utterance.noise!r}", f"expected {noise[1]!r}"
+    mark = re.match(r"\s*\[\s*emotion", utterance.text, re.I)
+    if mark and utterance.emotion is None:
+        yield (
+            f"the mark in text {_short(utterance.text)} isn't read",
+            ("expected it as `[emotion: sad]`, at the very beginning"),
+        )
+    if utterance.task not in TASKS and (near := _did_you_mean(utterance.task, TASKS)):
+        yield f"task {_short(utterance.task)} is none of the benchmark's", f"expected one{near}"
     scripts = _SCRIPTS.get(utterance.language)
     if scripts and not _is_written_in(_EMOTION.sub("", utterance.text), scripts):
         yield (

@@ -10,6 +10,8 @@ from typing import Any
 
 # Read by datasets and huggingface_hub when they are imported, so set before that.
 _CACHE = tempfile.TemporaryDirectory(prefix="s2s_arena_tests_")
+# Two processes that compile into one numba cache, librosa's beside its code, can crash each other.
+os.environ["NUMBA_CACHE_DIR"] = f"{_CACHE.name}/numba"
 os.environ.update(HF_HOME=_CACHE.name, HF_UPDATE_DOWNLOAD_COUNTS="0", HF_HUB_DISABLE_TELEMETRY="1")
 
 import datasets

@@ -1,5 +1,6 @@
 """`python -m s2s_arena`: what a new user sees first."""
 
+import os
 import re
 import subprocess
 import sys
@@ -18,8 +19,6 @@ def look(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
 
 
 def test_embedded_edition_in_a_terminal() -> None:
-    import os
-
     done = look("Social Companionship", "--limit", "5", env={**os.environ, "COLUMNS": "90"})
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
@@ -35,6 +34,12 @@ def test_embedded_edition_in_a_terminal() -> None:
         assert s2s_arena._display_width(row) <= 90
         assert re.search(r"  L[0-3]  +\w+  +\d+\.\d\d  ", row)
     assert "synthetic speech" in done.stderr
+
+
+def test_readme_shows_what_it_prints() -> None:
+    readme = Path(__file__).parents[1] / "README.md"
+    done = look("Social Companionship", "--limit", "5", env={**os.environ, "COLUMNS": "100"})
+    assert f"```text\n{done.stdout}```" in readme.read_text(encoding="utf-8")
 
 
 def test_own_data(small_corpus: Corpus) -> None:
