@@ -158,6 +158,9 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has seen enough; nothing is left to flush at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         print(f"{error.filename or data_dir}: {error.strerror or error}", file=sys.stderr)
         return 2
