@@ -201,8 +201,8 @@ def test_every_row_once_over_nodes(small_corpus: Corpus) -> None:
 
 
 def test_save_and_load_from_disk(small_corpus: Corpus, tmp_path: Path) -> None:
-    small_corpus.load().save_to_disk(tmp_path / "saved")
-    saved = datasets.load_from_disk(tmp_path / "saved")
+    small_corpus.load().save_to_disk(str(tmp_path / "saved"))
+    saved = datasets.load_from_disk(str(tmp_path / "saved"))
     assert isinstance(saved.features["audio"], Waveform)
     assert_tones(saved, small_corpus)
 
