@@ -13,6 +13,7 @@ import shutil
 import nox
 
 nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_missing_interpreters = True
 
 NEWEST = "datasets>=5,<6"
 DATASETS = ("datasets==3.6.0", "datasets>=4,<5", NEWEST)
