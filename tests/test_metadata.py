@@ -373,6 +373,15 @@ def test_files_that_macos_leaves_are_passed_over(corpus: Corpus) -> None:
     assert corpus.load().num_rows == 1
 
 
+def test_metadata_under_another_ending_is_named_with_the_way_out(corpus: Corpus) -> None:
+    corpus.add("./emotion/a.wav")
+    corpus.write("metadata.jsonl")
+    with pytest.raises(MetadataError, match="saw metadata.jsonl: rename it, or give data_files="):
+        corpus.load()
+    rows = corpus.load(data_dir=None, data_files=str(corpus.root / "metadata.jsonl"))
+    assert rows["id"] == corpus.ids
+
+
 def test_near_name_in_another_unicode_form_is_suggested(corpus: Corpus) -> None:
     corpus.add("./emotion/cafe\u0301.wav", at="emotion/caf\u00e9.wav")
     corpus.write()

@@ -262,6 +262,23 @@ def test_clip_warning(corpus: Corpus, content: bytes, warning: str | None) -> No
         ("./role/role0_Typing_1.wav", {}, "speaks of noise, noise is None"),
         ("./role/role0_Typing_1.wav", {"noise": "Typing"}, None),
         ("./role/role0_Dog_1.wav", {}, None),
+        (
+            "./emotion/a.wav",
+            {"text": "[Emotion: sad]Hello"},
+            "text '[Emotion: sad]Hello' isn't read",
+        ),
+        (
+            "./emotion/a.wav",
+            {"text": "[emotion: sad Hello"},
+            "text '[emotion: sad Hello' isn't read",
+        ),
+        ("./emotion/a.wav", {"text": "[men voice]Hello"}, None),
+        (
+            "./emotion/a.wav",
+            {"task": "Sarcasm detecton", "task_description": "?"},
+            "task 'Sarcasm detecton' is none of the benchmark's",
+        ),
+        ("./emotion/a.wav", {"task": "My own", "task_description": "?"}, None),
         ("./emotion/a.wav", {"text": "孩子们 door"}, None),
         ("./emotion/a.wav", {"text": "孩子们在门旁 door"}, "language is 'English', text '孩子们在"),
         ("./emotion/a.wav", {"text": "[emotion: happy]孩子们"}, "language is 'English'"),
