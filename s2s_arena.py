@@ -2351,30 +2351,54 @@ def _install_read_back() -> None:
 
 
 class _Stream(datasets.IterableDataset):
-    """A stream whose `remove_columns` opens no recording: datasets' own decodes rows for it."""
+    """A stream of our rows, which are still undecoded and each a shard of their own.
+
+    Two methods differ from datasets' own; the rest of them only hands on this class.
+    """
 
     def remove_columns(self, column_names: str | list[str]) -> datasets.IterableDataset:
-        """Select the other columns; the rest of the stream stays as it is."""
+        """Select the other columns, so that no recording is opened to be left out."""
         removed = [column_names] if isinstance(column_names, str) else list(column_names)
         if unknown := [name for name in removed if name not in self.column_names]:
             raise ValueError(f"no column {unknown}; expected some of {self.column_names}")
         return self.select_columns([name for name in self.column_names if name not in removed])
 
+    def shuffle(self, *args: Any, **kwargs: Any) -> datasets.IterableDataset:
+        """Shuffle all rows by shuffling the shards; a buffer is needed only after skip or take.
+
+        A resumed stream of datasets lacks the rows that stood in the buffer, without a word.
+        """
+        shuffled = super().shuffle(*args, **kwargs)
+        source = self._ex_iterable
+        while isinstance(source, datasets.iterable_dataset.SelectColumnsIterable):
+            source = source.ex_iterable
+        if isinstance(source, datasets.iterable_dataset.ExamplesIterable):
+            while type(shuffled._ex_iterable) is not type(self._ex_iterable):
+                shuffled._ex_iterable = shuffled._ex_iterable.ex_iterable
+        return _to_stream(shuffled)
+
+    def cast_column(self, column: str, feature: Any) -> datasets.IterableDataset:
+        return _to_stream(super().cast_column(column, feature))
+
+    def select_columns(self, column_names: str | list[str]) -> datasets.IterableDataset:
+        return _to_stream(super().select_columns(column_names))
+
+    def shard(
+        self, num_shards: int, index: int, contiguous: bool = True
+    ) -> datasets.IterableDataset:
+        return _to_stream(super().shard(num_shards, index, contiguous))
+
     def skip(self, n: int) -> datasets.IterableDataset:
-        """Leave the first rows out, unopened."""
         return _to_stream(super().skip(n))
 
     def take(self, n: int) -> datasets.IterableDataset:
-        """Keep the first rows alone."""
         return _to_stream(super().take(n))
 
-    def select_columns(self, column_names: str | list[str]) -> datasets.IterableDataset:
-        """Keep these columns alone."""
-        return _to_stream(super().select_columns(column_names))
+    def with_format(self, type: str | None = None) -> datasets.IterableDataset:
+        return _to_stream(super().with_format(type))
 
 
 def _to_stream(dataset: datasets.IterableDataset) -> datasets.IterableDataset:
-    """Give a dataset that is still undecoded our `remove_columns`; datasets makes its own class."""
     dataset.__class__ = _Stream
     return dataset
 

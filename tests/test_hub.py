@@ -110,6 +110,10 @@ def test_only_the_category_is_fetched(
         "value = ds.column_names and [row['id'] for row in ds.remove_columns('audio').skip(0)]",
         f"assert not list(ds.skip({len(IDS)}))\nvalue = {IDS}",
         "value = [row['id'] for row in ds.skip(0).take(9).remove_columns('audio')]",
+        "ds = ds.shuffle(seed=1).remove_columns('audio')\n"
+        f"value = sorted((row['id'] for row in ds), key={IDS}.index)",
+        "ds = ds.cast_column('audio', s2s_arena.Waveform()).with_format('numpy')\n"
+        "value = [row['id'] for row in ds.shard(1, 0).remove_columns('audio')]",
     ],
 )
 def test_without_the_audio_none_is_fetched(
