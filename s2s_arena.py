@@ -30,7 +30,6 @@ import re
 import shutil
 import signal
 import stat
-import statistics
 import struct
 import sys
 import time
@@ -512,9 +511,12 @@ def _candidate_paths(path: str) -> tuple[str, str]:
     return (path, f"input/{path}") if stripped == path else (path, stripped)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _is_encodable(text: str) -> bool:
     """Tell whether Arrow can store the text, which a lone surrogate prevents."""
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 _Found = tuple[str, str]  # what was found, what was expected
@@ -982,8 +984,13 @@ def _parse_mpeg_header(bits: int) -> _MpegHeader | None:
     return _MpegHeader(length, num_frames, side_length, bits & 0xFFFE0C00)
 
 
+_UINT32 = struct.Struct(">I")
+
+
 def _mpeg_header_at(content: bytes, position: int) -> _MpegHeader | None:
-    return _parse_mpeg_header(int.from_bytes(content[position : position + 4], "big"))
+    if position + 4 > len(content):
+        return None
+    return _parse_mpeg_header(_UINT32.unpack_from(content, position)[0])
 
 
 _MAX_MPEG_SEARCH = 65_536  # bytes; covers the padding that taggers leave
@@ -1191,7 +1198,7 @@ def _decode(content: bytes, name: str) -> _Recording:
         recording = _decode_mpeg(content, name)
     else:
         promised = _NUM_FRAMES[kind](content, name)
-        recording = _read_samples(content, kind, name)
+        recording = _read_pcm16(content, promised) or _read_samples(content, kind, name)
         if len(recording.samples) < promised:
             raise _cut_short(name, f"{promised} frames", f"{len(recording.samples)} that decode")
     return _checked(recording, name)
@@ -1208,6 +1215,22 @@ def _decode_mpeg(content: bytes, name: str) -> _Recording:
         decoded = f"{len(recording.samples)} that decode"
         raise _cut_short(name, f"{stream.num_frames} frames", decoded)
     return dataclasses.replace(recording, samples=recording.samples[surplus:])
+
+
+def _read_pcm16(content: bytes, num_frames: int) -> _Recording | None:
+    """Read a plain 16-bit WAV, the commonest, in a fifth of libsndfile's time; else return None."""
+    if not content.startswith(b"RIFF"):
+        return None
+    chunks = _chunks(content, "little")
+    start, size = chunks[b"fmt "]
+    if size < 16:
+        return None
+    tag, num_channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", content, start)
+    if (tag, bits) != (1, 16) or not 0 < 2 * num_channels == block:
+        return None
+    stored = np.frombuffer(content, "<i2", num_frames * num_channels, chunks[b"data"][0])
+    samples = np.multiply(stored, np.float32(2**-15), dtype=np.float32)
+    return _Recording(samples.reshape(-1, num_channels), rate, "PCM_16")
 
 
 def _read_samples(content: bytes, kind: str, name: str) -> _Recording:
@@ -2102,7 +2125,7 @@ def _duration_warnings(located: list[tuple[_Entry, str]], clips: list[_Clip]) ->
     for _, task, duration in known:
         seconds[task].append(duration)
     medians = {
-        task: statistics.median(durations)
+        task: float(np.median(durations))
         for task, durations in seconds.items()
         if len(durations) >= _MIN_TASK_CLIPS
     }

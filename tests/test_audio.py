@@ -63,6 +63,18 @@ def test_every_sample_format_of_wav(format: str, subtype: str) -> None:
     np.testing.assert_allclose(array, TONE, atol=tolerance)
 
 
+@pytest.mark.parametrize("num_channels", [1, 2, 3, 6])
+def test_16_bit_wav_is_what_libsndfile_reads(num_channels: int) -> None:
+    """These are read without libsndfile: every value, channel by channel, must be its own."""
+    every_value = np.arange(-(2**15), 2**15, dtype=np.int16)
+    samples = np.stack([np.roll(every_value, 7 * n) for n in range(num_channels)], axis=1)
+    content = encoded(samples, 44_100, "WAV", "PCM_16")
+    expected, _ = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+    recording = s2s_arena._decode(content, "clip.wav")
+    np.testing.assert_array_equal(recording.samples, expected)
+    assert (recording.samples.dtype, recording.sampling_rate) == (np.float32, 44_100)
+
+
 def test_big_endian_wav() -> None:
     buffer_format = struct.pack(">HHIIHH", 1, 1, RATE, 2 * RATE, 2, 16)
     data = np.round(TONE * 32767).astype(">i2").tobytes()
