@@ -15,6 +15,8 @@ and paths are joined with an f-string.
 
 import argparse
 import collections
+import concurrent.futures
+import copy
 import dataclasses
 import difflib
 import functools
@@ -35,6 +37,7 @@ import sys
 import time
 import unicodedata
 import urllib.parse
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard, TypeVar
@@ -2292,7 +2295,9 @@ class Waveform(datasets.Audio):
             return value
         path, content = value["path"], value["bytes"]
         if content is None:
-            content = _read_audio(path, token_per_repo_id or {})
+            window = _WINDOWS.get(path)
+            read = window.read if window else _read_audio
+            content = read(path, token_per_repo_id or {})
         name = path or "audio bytes"
         recording = _decode(content, name)
         array, sampling_rate = _to_waveform(recording, self.sampling_rate)
@@ -2339,8 +2344,12 @@ class Waveform(datasets.Audio):
         return pa.array([embed(row) for row in storage.to_pylist()], type=self.pa_type)
 
 
+def _is_int(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_rate(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return _is_int(value) and value > 0
 
 
 def _with_numpy_array(row: dict[str, Any]) -> dict[str, Any]:
@@ -2371,6 +2380,66 @@ def _install_read_back() -> None:
 
 
 # --- Stream ---------------------------------------------------------------------------------------
+
+
+_MAX_THREADS = 16  # that read ahead; more requests at once make no server faster
+
+
+class _Window:
+    """Reads the recordings of coming rows in threads, once the recording of a row is asked for.
+
+    Args:
+        paths: Of the rows, in their order.
+        size: How many rows ahead are read, and so kept at most.
+    """
+
+    def __init__(self, paths: list[str], size: int) -> None:
+        self._paths = paths
+        self._positions = {path: position for position, path in enumerate(paths)}
+        self._size = size
+        self._contents: dict[str, concurrent.futures.Future[bytes]] = {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(min(size, _MAX_THREADS) + 1)
+
+    def read(self, path: str, token_per_repo_id: Mapping[str, Any]) -> bytes:
+        """Return the recording of one row, or raise what reading it raised."""
+        position = self._positions[path]
+        wanted = self._paths[position : position + 1 + self._size]
+        for passed in self._contents.keys() - set(wanted):
+            self._contents.pop(passed).cancel()
+        for each in wanted:
+            if each not in self._contents:
+                self._contents[each] = self._threads.submit(_read_audio, each, token_per_repo_id)
+        return self._contents.pop(path).result()
+
+
+# By the path of a row that was handed out, the window of the stream that is being read: a row may
+# pass through Arrow before it is decoded, which leaves it nothing but its path.
+_WINDOWS: "weakref.WeakValueDictionary[str, _Window]" = weakref.WeakValueDictionary()
+
+
+class _AheadRows(datasets.iterable_dataset.ExamplesIterable):
+    """Rows, each a shard, whose recordings are read ahead in whatever order the rows come."""
+
+    size = 0
+
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        window = _Window([path for _, path in self.kwargs["rows"]], self.size)
+        for key, example in super().__iter__():
+            _WINDOWS[example["audio"]] = window
+            yield key, example
+
+    def shuffle_data_sources(self, generator: np.random.Generator) -> "_AheadRows":
+        rows = list(self.kwargs["rows"])
+        copy.deepcopy(generator).shuffle(rows)
+        return _read_ahead(type(self)(self.generate_examples_fn, {"rows": rows}), self.size)
+
+    def shard_data_sources(self, *args: Any, **kwargs: Any) -> "_AheadRows":
+        return _read_ahead(super().shard_data_sources(*args, **kwargs), self.size)
+
+
+def _read_ahead(rows: Any, size: int) -> _AheadRows:
+    rows.__class__, rows.size = _AheadRows, size
+    return rows  # type: ignore[no-any-return]
 
 
 class _Stream(datasets.IterableDataset):
@@ -2467,10 +2536,12 @@ class S2SArenaConfig(datasets.BuilderConfig):
     Attributes:
         category: The category to select, or None for all.
         sampling_rate: Hz of the waveforms, or "native" for each file's own.
+        prefetch: How many rows ahead a stream reads recordings, in threads; bounds what it keeps.
     """
 
     category: str | None = None
     sampling_rate: int | Literal["native"] = SAMPLING_RATE
+    prefetch: int = 0
 
 
 class S2SArena(datasets.GeneratorBasedBuilder):
@@ -2561,7 +2632,9 @@ class S2SArena(datasets.GeneratorBasedBuilder):
 
     def _check_config(self) -> None:
         rate, category, name = self.config.sampling_rate, self.config.category, self.config.name
-        problems = []
+        prefetch, problems = self.config.prefetch, []
+        if not _is_int(prefetch) or prefetch < 0:
+            problems.append(f"prefetch is {prefetch!r}; expected a number of rows, 0 or more")
         if rate != "native" and not _is_rate(rate):
             problems.append(f'sampling_rate is {rate!r}; expected a positive int (Hz) or "native"')
         if category != (None if name == "all" else name):
@@ -2614,6 +2687,10 @@ class S2SArena(datasets.GeneratorBasedBuilder):
         for utterance, audio_path in rows:
             columns = {name: getattr(utterance, name) for name in _TEXT_COLUMNS}
             yield utterance.id, {**columns, "audio": audio_path}
+
+    def _get_examples_iterable_for_split(self, split_generator: Any) -> Any:
+        rows = super()._get_examples_iterable_for_split(split_generator)
+        return _read_ahead(rows, self.config.prefetch) if self.config.prefetch else rows
 
     def _as_streaming_dataset_single(self, splits_generator: Any) -> datasets.IterableDataset:
         root = self._source.root

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,65 @@ def test_without_the_audio_none_is_fetched(
     result = client.run(load(repo.repo_id) + code)
     assert (result.value, result.error) == (IDS, None)
     assert hub.count(path="*.wav") == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "value = [row['id'] for row in ds.select_columns(['id'])]",
+        "value = [row['id'] for row in ds.remove_columns('audio')]",
+        f"assert not list(ds.skip({len(IDS)}))\nvalue = {IDS}",
+    ],
+)
+def test_without_the_audio_none_is_fetched_ahead_either(
+    client: Client, hub: StandInHub, repo: Repository, code: str
+) -> None:
+    result = client.run(load(repo.repo_id, options=", prefetch=4") + code)
+    assert (result.value, result.error) == (IDS, None)
+    assert hub.count(path="*.wav") == 0
+
+
+def test_next_rows_are_fetched_while_one_is_waited_for(
+    client: Client, hub: StandInHub, repo: Repository
+) -> None:
+    """Three bodies are held back at once: the first row's and those of the two rows ahead."""
+    paths = [path.removeprefix("./") for _, path, _ in CLIPS]
+    blocks = [Block() for _ in range(3)]
+    for path, block in zip(paths, blocks, strict=False):
+        hub.inject(block, path=path, kind="body")
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(read, client, repo.repo_id, options=", prefetch=2")
+        reached = [block.reached.wait(20) for block in blocks]
+        others = hub.count("body", path=paths[3])
+        for block in blocks:
+            block.release.set()
+        assert running.result().value == ALL_READ
+    assert reached == [True] * 3
+    assert others == 0  # the window holds no more
+
+
+def test_fetching_ahead_costs_no_more_requests(
+    client: Client, hub: StandInHub, repo: Repository
+) -> None:
+    assert read(client, repo.repo_id, options=", prefetch=3").value == ALL_READ
+    assert hub.count(path="*.wav") == 2 * len(IDS)
+
+
+def test_fetching_ahead_fails_at_the_row_whose_clip_is_missing(
+    client: Client, hub: StandInHub, repo: Repository
+) -> None:
+    hub.inject(Status(404), path=CLIPS[3][1].removeprefix("./"), times=None)
+    code = """
+rows, value = iter(ds), []
+try:
+    for row in rows:
+        value.append(row["id"])
+except s2s_arena.AudioError as error:
+    value.append(str(error))
+"""
+    value = client.run(load(repo.repo_id, options=", prefetch=4") + code).value
+    assert value[:-1] == IDS[:3]
+    assert "illness/illness1.wav" in value[-1]
 
 
 def test_skipped_rows_are_not_fetched(client: Client, hub: StandInHub, repo: Repository) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 from conftest import Corpus, encoded, is_tone, tone
 from datasets.distributed import split_dataset_by_node
@@ -31,7 +32,7 @@ Make = Callable[[Any], Any]
 SHUFFLES: dict[str, Make] = {
     "shuffle": lambda stream: stream.shuffle(seed=1),
     "small buffer": lambda stream: stream.shuffle(seed=1, buffer_size=2),
-    "then map": lambda stream: stream.shuffle(seed=1).map(lambda row: {"text": "new"}),
+    "then map": lambda stream: stream.shuffle(seed=1).map(lambda row: {"text": row["id"]}),
     "then batched map": lambda stream: stream.shuffle(seed=1).map(
         lambda rows: {"text": rows["text"]}, batched=True, batch_size=1
     ),
@@ -130,6 +131,56 @@ def test_interleaved_with_another_audio_dataset(twelve: Corpus, tmp_path: Path) 
     assert ids(rows)[1::2] == ids(other)[:11]
     for row in rows:
         assert is_tone(row["audio"], frequencies[row["id"]])
+
+
+# --- Reading ahead --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [1, 5, 100])
+def test_rows_that_were_read_ahead_are_the_same_in_the_same_order(
+    twelve: Corpus, prefetch: int
+) -> None:
+    stream = twelve.load(streaming=True, prefetch=prefetch)
+    for rows in (list(stream), list(stream.map(lambda row: {"text": row["id"]}))):
+        assert ids(rows) == twelve.ids
+        for row, plain in zip(rows, twelve.load(streaming=True), strict=True):
+            np.testing.assert_array_equal(row["audio"]["array"], plain["audio"]["array"])
+            assert row["audio"]["path"] == plain["audio"]["path"]
+
+
+def test_rows_are_read_ahead_in_the_order_of_a_shuffle_and_after_resuming(twelve: Corpus) -> None:
+    def make() -> Any:
+        return twelve.load(streaming=True, prefetch=3).shuffle(seed=1)
+
+    whole = list(make())
+    assert ids(whole) == ids(twelve.load(streaming=True).shuffle(seed=1))
+    stream = make()
+    for row in stream:
+        if row["id"] == whole[4]["id"]:
+            break
+    state = json.loads(json.dumps(stream.state_dict()))
+    resumed = make()
+    resumed.load_state_dict(state)
+    rows = list(resumed)
+    assert ids(rows) == ids(whole)[5:]
+    for row in (*whole, *rows):
+        assert is_tone(row["audio"], twelve.frequencies[row["id"]])
+
+
+def test_nodes_read_their_own_rows_ahead(twelve: Corpus) -> None:
+    stream = twelve.load(streaming=True, prefetch=2)
+    seen = [row for rank in range(5) for row in split_dataset_by_node(stream, rank, 5)]
+    assert sorted(ids(seen)) == sorted(twelve.ids)
+    assert all(is_tone(row["audio"], twelve.frequencies[row["id"]]) for row in seen)
+
+
+def test_damaged_clip_that_was_read_ahead_fails_at_its_own_row(twelve: Corpus) -> None:
+    clip = twelve.root / "emotion/audio_4.wav"
+    rows = iter(twelve.load(streaming=True, prefetch=8))
+    clip.unlink()
+    assert [next(rows)["id"] for _ in range(4)] == twelve.ids[:4]
+    with pytest.raises(s2s_arena.AudioError, match=r"audio_4\.wav: the file has gone"):
+        next(rows)
 
 
 def test_batched_map_over_a_stream(twelve: Corpus) -> None:
