@@ -56,7 +56,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def trainer(session: nox.Session) -> None:
-    """Run what needs torch: the README's Trainer, torch formats."""
+    """Run what needs torch: training, transcribing (on Ray too), the README, torch formats."""
     session.install("torch==2.13.0")
-    session.install(".[test,trainer]", NEWEST)
-    run_installed_tests(session, "-k", "torch or readme or python_blocks")
+    session.install(".[test,trainer,ray]", NEWEST)
+    run_installed_tests(session, "-k", "torch or readme or train or transcribe")
