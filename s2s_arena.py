@@ -393,6 +393,8 @@ def _parse_rows(content: bytes, file: str) -> tuple[list[Any], list[Problem]]:
         text = _decode_text(content)
     except ValueError as error:
         return problem(f"not UTF-8 ({error})", "save it as UTF-8, with or without BOM")
+    is_pointer = content.startswith(_LFS_POINTER)
+    del content  # of 100,000 entries 50 MB, beside the text and the values
     if not text.strip():
         return problem("the file is empty", "expected a JSON list of entries; get a fresh copy")
     try:
@@ -403,7 +405,7 @@ def _parse_rows(content: bytes, file: str) -> tuple[list[Any], list[Problem]]:
         # One entry a line, the form of JSON Lines: {"id": "emotion_audio_0", ...}
         if text.lstrip().startswith("{") and str(error).startswith("Extra data"):
             return _parse_json_lines(text), []
-        if content.startswith(_LFS_POINTER):
+        if is_pointer:
             return problem("a git-lfs pointer", "run `git lfs pull` in the data folder")
         return problem(f"not valid JSON ({error})", "if it was cut short, get a fresh copy")
     if _looks_like_entry(value):
@@ -473,6 +475,11 @@ class _UnsafePathError(ValueError):
     """A path in the metadata that must not be opened."""
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+@functools.lru_cache(maxsize=1)  # an entry's path is asked for twice: is it safe, and what is it
 def _to_relative_path(written: str) -> str:
     """Return the path below the data root, POSIX, with `input/` if it is written so.
 
@@ -485,9 +492,9 @@ def _to_relative_path(written: str) -> str:
     path = written.replace("\\", "/")
     if "\0" in path:
         raise _UnsafePathError("holds a NUL character")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+    if _URL.match(path):
         raise _UnsafePathError("is a URL")
-    if re.match(r"[A-Za-z]:", path):
+    if _DRIVE.match(path):
         raise _UnsafePathError("starts with a drive letter")
     if path.startswith("/") and not path.startswith("/input/"):
         raise _UnsafePathError("is absolute")
@@ -609,11 +616,12 @@ def _to_utterance(entry: dict[str, Any], path: str) -> Utterance:
         text=text,
         emotion=_emotion_of(text),
         task=_canonical_task(entry["task"], entry["task_description"], input_path, category),
-        task_description=entry["task_description"],
+        # Json makes a string for every entry of what a few strings say.
+        task_description=sys.intern(entry["task_description"]),
         text_cn=entry.get("text_cn"),
-        language=entry["language"],
-        category=category,
-        level=entry["level"],
+        language=sys.intern(entry["language"]),
+        category=sys.intern(category),
+        level=sys.intern(entry["level"]),
         noise=entry.get("noise"),
     )
 
@@ -632,7 +640,7 @@ def _safe_path(written: str | None) -> str | None:
         return None
 
 
-def _parse_entries(rows: list[Any], file: str) -> tuple[list[_Entry], list[Problem]]:
+def _parse_entries(rows: Iterable[Any], file: str) -> tuple[list[_Entry], list[Problem]]:
     """Turn the raw rows of one file into entries and what is wrong with them."""
     entries, problems = [], []
     for row, raw in enumerate(rows):
@@ -1771,7 +1779,7 @@ class _UrlRoot:
 
 
 def _is_url(path: str) -> bool:
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+    return _URL.match(path) is not None
 
 
 def _read_local(path: str) -> bytes:
@@ -1880,13 +1888,20 @@ def _describe_lone_object(content: bytes) -> str | None:
     return None if _looks_like_entry(value) else _describe(value)
 
 
+def _letting_go(values: list[Any]) -> Iterator[Any]:
+    """Yield the values, and keep none that was yielded."""
+    values.reverse()
+    while values:
+        yield values.pop()
+
+
 def _read_entries(source: _Source) -> tuple[list[_Entry], list[Problem]]:
     """Parse all metadata files of a source."""
     entries: list[_Entry] = []
     problems = list(source.problems)
     for file in source.metadata_files:
         rows, file_problems = _parse_rows(source.root.read(file), file)
-        file_entries, row_problems = _parse_entries(rows, file)
+        file_entries, row_problems = _parse_entries(_letting_go(rows), file)
         entries += file_entries
         problems += file_problems + row_problems
     if not source.metadata_files and not source.problems:
@@ -2717,15 +2732,15 @@ class S2SArena(datasets.GeneratorBasedBuilder):
 def _audio_state(column: pa.ChunkedArray) -> str:
     """Return a digest of the size and time of every file that an audio column names."""
     digest = hashlib.sha256()
-    for chunk in column.chunks:
-        for path in chunk.field("path").to_pylist():
-            try:
-                found = os.stat(path)
-                # The change time and the inode tell what a restored modification time hides.
-                state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-                digest.update(b"%d %d %d %d " % state)
-            except OSError:
-                digest.update(b"gone ")  # reading the row says so
+    paths = (path for chunk in column.chunks for path in chunk.field("path").to_pylist())
+    for path in dict.fromkeys(paths):
+        try:
+            found = os.stat(path)
+            # The change time and the inode tell what a restored modification time hides.
+            state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+            digest.update(b"%d %d %d %d " % state)
+        except OSError:
+            digest.update(b"gone ")  # reading the row says so
     return digest.hexdigest()
 
 
