@@ -278,6 +278,20 @@ def test_import_brings_no_other_package() -> None:
     assert set(done.stdout.split()) - sys.stdlib_module_names == {"s2s_arena"}
 
 
+def test_loading_leaves_the_module_as_it_is_and_imports_no_scipy(small_corpus: Corpus) -> None:
+    """datasets replaces names in a builder's module, and imports scipy.io for it: half a second."""
+    code = (
+        "import sys, datasets, s2s_arena; from os.path import join\n"
+        "options = dict(split='test', data_dir=sys.argv[1])\n"
+        "print(len(datasets.load_dataset('s2s_arena', **options)[0]['audio']['array']))\n"
+        "print(next(iter(datasets.load_dataset('s2s_arena', streaming=True, **options)))['id'])\n"
+        "print('scipy' in sys.modules, s2s_arena.os.path.join is join, hasattr(s2s_arena, 'open'))"
+    )
+    command = [sys.executable, "-c", code, str(small_corpus.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["12000", "clip_0", "False", "True", "False"]
+
+
 @pytest.mark.skipif(datasets.__version__ >= "4", reason="datasets 4 removed loading scripts")
 def test_same_file_as_a_loading_script(small_corpus: Corpus) -> None:
     """Twice, in processes of their own: the second reads its columns back from the cache."""
