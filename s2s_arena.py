@@ -28,6 +28,7 @@ import json
 import logging
 import math
 import multiprocessing
+import operator
 import os
 import re
 import shutil
@@ -300,6 +301,7 @@ class Utterance:
 
 
 _TEXT_COLUMNS = tuple(field.name for field in dataclasses.fields(Utterance))
+_to_texts: Callable[[Utterance], tuple[str | None, ...]] = operator.attrgetter(*_TEXT_COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -1112,11 +1114,25 @@ def _borrowed_bytes(content: bytes, position: int) -> int:
 
 def _walk_mpeg(content: bytes, position: int, family: int) -> tuple[int, int]:
     """Return where the run of MPEG frames from `position` on ends, and their number."""
-    count = 0
-    while (header := _mpeg_header_at(content, position)) and header.family == family:
+    header = _mpeg_header_at(content, position)
+    if header is None or header.family != family:
+        return position, 0
+    count = _count_equal_frames(content, position, header.length)
+    position += count * header.length
+    last, unpack = len(content) - 4, _UINT32.unpack_from
+    while position <= last:  # _mpeg_header_at, without a call for each of thousands of frames
+        header = _parse_mpeg_header(unpack(content, position)[0])
+        if header is None or header.family != family:
+            break
         position += header.length
         count += 1
     return position, count
+
+
+def _count_equal_frames(content: bytes, position: int, length: int) -> int:
+    """Return how many frames from here on have one header: of speech at a constant rate, all."""
+    columns = [content[position + byte :: length] for byte in range(4)]
+    return min(len(column) - len(column.lstrip(column[:1])) for column in columns)
 
 
 def _parse_xing(content: bytes, start: int, header: _MpegHeader) -> tuple[int | None, int, int]:
@@ -1259,6 +1275,10 @@ def _read_samples(content: bytes, kind: str, name: str) -> _Recording:
         raise AudioError(f"{name}: {kind} that can't be decoded ({error}); {_CONVERT}") from error
 
 
+# Integers can't hold NaN, and the largest value that an MPEG frame can say is some 1e9.
+_ALWAYS_FINITE = ("PCM_", "MPEG_LAYER_")
+
+
 def _checked(recording: _Recording, name: str) -> _Recording:
     samples, rate = recording.samples, recording.sampling_rate
     if len(samples) == 0:
@@ -1267,8 +1287,7 @@ def _checked(recording: _Recording, name: str) -> _Recording:
         raise AudioError(
             f"{name}: sampling rate {rate} Hz; expected {_MIN_RATE} to {_MAX_RATE}; {_FETCH_AGAIN}"
         )
-    # Integer formats can't hold NaN, so they need no look.
-    if not recording.subtype.startswith("PCM_"):
+    if not recording.subtype.startswith(_ALWAYS_FINITE):
         _check_finite(samples, name)
     return recording
 
@@ -2321,8 +2340,9 @@ class Waveform(datasets.Audio):
         name = path or "audio bytes"
         recording = _decode(content, name)
         array, sampling_rate = _to_waveform(recording, self.sampling_rate)
-        if not recording.subtype.startswith("PCM_"):
-            _check_finite(array, name)  # huge floats may overflow in the sum
+        is_mixed = recording.samples.shape[1] > 1
+        if is_mixed and not recording.subtype.startswith(_ALWAYS_FINITE):
+            _check_finite(array, name)  # huge floats may overflow in the sum of the channels
         return {"path": path, "array": array, "sampling_rate": sampling_rate}
 
     def cast_storage(self, storage: pa.Array) -> pa.StructArray:
@@ -2443,7 +2463,7 @@ class _AheadRows(datasets.iterable_dataset.ExamplesIterable):
     size = 0
 
     def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        window = _Window([path for _, path in self.kwargs["rows"]], self.size)
+        window = _Window([audio_path for audio_path, *_ in self.kwargs["rows"]], self.size)
         for key, example in super().__iter__():
             _WINDOWS[example["audio"]] = window
             yield key, example
@@ -2694,19 +2714,20 @@ class S2SArena(datasets.GeneratorBasedBuilder):
             audio_paths = [root.audio_path(path) for _, path in located]
         else:
             audio_paths = root.fetch([path for _, path in located], dl_manager)
-        # One list, so that num_proc, workers and resuming can split it row by row.
+        # One list, so that num_proc, workers and resuming can split it row by row; of plain tuples
+        # of strings, which the garbage collector need not look through again and again.
         rows = [
-            (utterance, audio_path)
+            (audio_path, *_to_texts(utterance))
             for (utterance, _), audio_path in zip(located, audio_paths, strict=True)
         ]
         return [datasets.SplitGenerator(name=SPLIT, gen_kwargs={"rows": rows})]
 
     def _generate_examples(
-        self, rows: list[tuple[Utterance, str]]
+        self, rows: list[tuple[str | None, ...]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        for utterance, audio_path in rows:
-            columns = {name: getattr(utterance, name) for name in _TEXT_COLUMNS}
-            yield utterance.id, {**columns, "audio": audio_path}
+        for row in rows:
+            example: dict[str, Any] = dict(zip(("audio", *_TEXT_COLUMNS), row, strict=True))
+            yield example["id"], example
 
     def _get_examples_iterable_for_split(self, split_generator: Any) -> Any:
         rows = super()._get_examples_iterable_for_split(split_generator)

@@ -1,11 +1,14 @@
 """A tiny corpus of tones, and caches that no other test or user shares."""
 
+import importlib.util
 import io
 import json
 import os
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 # Read by datasets and huggingface_hub when they are imported, so set before that.
@@ -33,6 +36,19 @@ ENTRY = {
     "category": "Social Companionship",
     "level": "L3",
 }
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def load_script(name: str) -> ModuleType:
+    """One of the scripts as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def tone(frequency: float, seconds: float = 0.5, sampling_rate: int = 24_000) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What tools read that don't run our code agrees with what loading gives."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +7,7 @@ from types import ModuleType
 import datasets
 import pytest
 import yaml
+from conftest import load_script
 
 import s2s_arena
 
@@ -16,11 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("infos", ROOT / "scripts/make_dataset_infos.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("make_dataset_infos")
 
 
 @pytest.mark.usefixtures("quiet_embedded")

@@ -1,20 +1,14 @@
 """scripts/build_embedded.py: its pure parts, which need neither a voice nor the `build` extra."""
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import load_script
 
 pytest.importorskip("tomllib")  # the script needs Python 3.11
 
-SCRIPT_PATH = Path(__file__).resolve().parents[2] / "scripts" / "build_embedded.py"
-_SPEC = importlib.util.spec_from_file_location("build_embedded", SCRIPT_PATH)
-script = importlib.util.module_from_spec(_SPEC)
-sys.modules["build_embedded"] = script  # dataclasses look their module up
-_SPEC.loader.exec_module(script)
+script = load_script("build_embedded")
 
 SAMPLING_RATE = script.SAMPLING_RATE
 TASK = {"name": "Humming", "description": "Hum?", "category": "Fun", "id_prefix": "hum"}

@@ -1,7 +1,6 @@
 """scripts/export_parquet.py: the repository it makes, who can read it, and what it refuses."""
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -9,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import datasets
@@ -17,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import Corpus, encoded, tone
+from conftest import Corpus, encoded, load_script, tone
 from hub_fixtures import Client
 from stand_in_hub import Reset, StandInHub, Status, client_environment
 
@@ -27,15 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "export_parquet.py"
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("export_parquet", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["export_parquet"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = load_script("export_parquet")
 
 SOCIAL, MEDICAL = "Social Companionship", "Medical Consultation"
 FILES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import Corpus
+from conftest import Corpus, load_script
 from hub_fixtures import ROOT
 
 for package in ("torch", "transformers", "accelerate", "sklearn", "matplotlib"):
@@ -50,12 +49,7 @@ sys.exit(script.main(sys.argv[3:]))
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_classifier", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_classifier"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("train_classifier")
 
 
 @pytest.fixture

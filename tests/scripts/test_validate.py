@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Corpus, encoded, tone
+from conftest import Corpus, encoded, load_script, tone
 from hub_fixtures import ROOT
 
 import s2s_arena
@@ -24,12 +23,7 @@ CASES = sorted((ROOT.parent / "shared/cases").glob("*/expect.json"))
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("validate", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["validate"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("validate")
 
 
 def validate(
