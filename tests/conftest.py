@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -118,6 +119,19 @@ class Corpus:
     def load(self, name: str | None = None, **options: Any) -> Any:
         options = {"split": "test", "data_dir": str(self.root), **options}
         return datasets.load_dataset("s2s_arena", name, **options)
+
+
+def run_over_forty_clips(code: str, corpus: Corpus) -> int:
+    """Run code in a process of its own; return the number that it prints. Its argument is a folder
+    of 40 entries that share a clip of 2 s."""
+    corpus.add("./emotion/audio_0.wav")
+    corpus.file("emotion/audio_0.wav", encoded(tone(440, 2.0)))
+    entry = corpus.entries[0]
+    corpus.write(entries=[{**entry, "id": f"clip_{number}"} for number in range(40)])
+    command = [sys.executable, "-c", code, str(corpus.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
 @pytest.fixture

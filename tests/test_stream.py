@@ -1,8 +1,6 @@
 """Streams as training uses them: shuffled, over epochs, mixed, resumed; each row once."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from conftest import Corpus, encoded, is_tone, tone
+from conftest import Corpus, encoded, is_tone, run_over_forty_clips, tone
 from datasets.distributed import split_dataset_by_node
 
 import s2s_arena
@@ -211,11 +209,4 @@ print(process.memory_info().rss - first)
 
 def test_memory_stays_flat_over_epochs(corpus: Corpus) -> None:
     """An epoch that is kept would add 40 clips of 2 s, which are 7.7 MB."""
-    corpus.add("./emotion/audio_0.wav")
-    corpus.file("emotion/audio_0.wav", encoded(tone(440, 2.0)))
-    entry = corpus.entries[0]
-    corpus.write(entries=[{**entry, "id": f"clip_{number}"} for number in range(40)])
-    command = [sys.executable, "-c", _EPOCHS, str(corpus.root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 20e6
+    assert run_over_forty_clips(_EPOCHS, corpus) < 20e6
