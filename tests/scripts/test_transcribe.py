@@ -9,6 +9,7 @@ import signal
 import string
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -587,7 +588,12 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    with pytest.MonkeyPatch.context() as monkeypatch:
+    # Ray's workers refuse a folder below the virtual environment, which is where nox has TMPDIR.
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as ray_dir,
+    ):
+        monkeypatch.setenv("RAY_TMPDIR", ray_dir)
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray may keep a token in the home
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
