@@ -8,7 +8,7 @@ M is a Whisper or CTC model: a folder, or an id on the Hub. A line has `id`, `in
 greedy; a recording longer than what the model hears at once is heard to its end.
 
 Stopped in whatever way, the same command goes on after the last whole batch. It opens no recording
-that is done, and ends with the file that an unbroken run writes.
+of the batches before, and ends with the file that an unbroken run writes.
 
 With --engine ray, actors of one thread each share the batches, and the file is the same (as far as
 processors of different kinds compute the same):
